@@ -1,0 +1,1 @@
+"""The outfeed protocol: frames of header, metadata and arrays. Free of JAX."""
