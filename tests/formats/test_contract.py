@@ -1,0 +1,331 @@
+"""What every form of a recording must give back, whatever the format: bits, order, names, statistics.
+
+A format joins by adding its name and how to write and open it to `FORMATS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.memory_source import MemorySource, make_stream
+from tracerec.errors import TraceError
+from tracerec.formats.hdf5.reading import Hdf5Source
+from tracerec.formats.hdf5.seal import seal
+from tracerec.model import Column, Leaf, Site, Transform
+from tracerec.protocol import dtypes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tracerec.formats.contract import TraceSource
+
+
+def _hdf5(compression: str | None) -> Callable[[TraceSource, Path], TraceSource]:
+    def write(source: TraceSource, folder: Path) -> TraceSource:
+        seal(source, folder / "run.h5", compression=compression)
+        return Hdf5Source(folder / "run.h5")
+
+    return write
+
+
+FORMATS: dict[str, Callable[[TraceSource, Path], TraceSource]] = {
+    "hdf5-lz4": _hdf5("lz4"),
+    "hdf5-zstd": _hdf5("zstd"),
+    "hdf5-gzip": _hdf5("gzip"),
+    "hdf5-none": _hdf5(None),
+}
+"""Writes a source into a folder and opens what was written."""
+
+
+@pytest.fixture(params=FORMATS)
+def write(request, tmp_path_factory):
+    """Returns what writes a source in one format and opens it, each time in a folder of its own."""
+    opened: list[TraceSource] = []
+
+    def write_and_open(source: TraceSource) -> TraceSource:
+        opened.append(FORMATS[request.param](source, tmp_path_factory.mktemp("trace")))
+        return opened[-1]
+
+    yield write_and_open
+    for source in opened:
+        source.close()
+
+
+def bits(array: np.ndarray) -> bytes:
+    """Returns the bytes of the elements."""
+    return np.ascontiguousarray(array).tobytes()
+
+
+def random_elements(name: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    """Returns elements of a dtype with random bits: NaN payloads, infinities, -0.0, denormals, extremes."""
+    random = np.random.default_rng(seed)
+    dtype = dtypes.from_name(name)
+    if name == "bool":
+        return random.integers(0, 2, shape).astype(bool)
+    raw = np.frombuffer(random.bytes(math.prod(shape) * dtype.itemsize), np.uint8).copy()
+    if name in {"int2", "uint2"}:
+        raw &= 0x03
+    if name in {"int4", "uint4", "float4_e2m1fn"}:
+        raw &= 0x0F
+    return raw.view(dtype).reshape(shape)
+
+
+def assert_same(actual: TraceSource, expected: TraceSource) -> None:
+    """Asserts that two sources hold the same records, bit for bit."""
+    assert dataclasses.asdict(actual.info) == dataclasses.asdict(expected.info)
+    assert len(actual.streams) == len(expected.streams)
+    for got, want in zip(actual.streams, expected.streams, strict=True):
+        assert got.site == want.site
+        assert got.records == want.records
+        assert list(got.summaries()) == list(want.summaries())
+        everything = (0, want.records)
+        assert bits(got.index(*everything)) == bits(want.index(*everything))
+        for number in range(len(want.site.leaves)):
+            assert_array(got.leaf(number, *everything), want.leaf(number, *everything))
+        for number in range(len(want.site.columns)):
+            assert_array(got.column(number, *everything), want.column(number, *everything))
+
+
+def assert_array(actual: np.ndarray, expected: np.ndarray) -> None:
+    """Asserts the same shape, dtype and bits."""
+    assert actual.shape == expected.shape
+    assert actual.dtype == expected.dtype
+    assert bits(actual) == bits(expected)
+
+
+def one_leaf(name: str, records: int, shape: tuple[int, ...], **leaf: Any) -> MemorySource:
+    """Returns a source of one stream with one leaf of random bits."""
+    site = Site("tap", (Leaf("", shape, name, **leaf),))
+    return MemorySource([make_stream(site, [random_elements(name, (records, *shape))], steps=range(records))])
+
+
+@pytest.mark.parametrize("name", dtypes.NAMES)
+def test_every_dtype_keeps_its_bits(write, name):
+    """Random bit patterns of every dtype come back, in leaves and in columns, scalars and zero sizes too."""
+    shapes = [(), (5,), (3, 4), (0,), (0, 3), (2, 0, 3)]
+    leaves = tuple(Leaf(f"[{n}]", shape, name, number=n) for n, shape in enumerate(shapes))
+    columns = (Column("value", name), Column("lanes", name, (3,)))
+    arrays = [random_elements(name, (7, *shape), seed) for seed, shape in enumerate(shapes)]
+    numbers = [random_elements(name, (7,)), random_elements(name, (7, 3))]
+    source = MemorySource([make_stream(Site("tap", leaves, columns), arrays, numbers, steps=range(7))])
+    assert_same(write(source), source)
+
+
+@pytest.mark.parametrize("name", ["int64", "uint64", "float64", "float32", "complex128"])
+def test_extremes_survive(write, name):
+    """The smallest, the largest and the oddest numbers of a dtype come back."""
+    if name.startswith("float"):
+        info = np.finfo(name)
+        values = [info.max, info.min, info.smallest_subnormal, -0.0, 0.0, np.nan, np.inf, -np.inf]
+    elif name == "complex128":
+        values = [complex(np.nan, -0.0), complex(-np.inf, np.nan), complex(1e308, -1e308), 0]
+    else:
+        values = [np.iinfo(name).min, np.iinfo(name).max, np.iinfo(name).max - 1, 0]
+    array = np.array(values, name)
+    source = MemorySource([make_stream(Site("tap", (Leaf("", (), name),)), [array])])
+    read = write(source).streams[0].leaf(0, 0, len(values))
+    assert bits(read) == bits(array)
+
+
+def test_nan_payloads_survive(write):
+    """Quiet and signalling NaNs with payloads and signs are not made canonical."""
+    patterns = {
+        "float32": np.array([0x7FC00001, 0xFFC12345, 0x7F800001], np.uint32),
+        "float64": np.array([0x7FF8000000000123, 0xFFF0000000000001], np.uint64),
+        "bfloat16": np.array([0x7FC1, 0xFF81, 0x7F81], np.uint16),
+        "float8_e5m2": np.array([0x7D, 0x7E, 0xFF], np.uint8),
+    }
+    for name, raw in patterns.items():
+        stream = make_stream(Site("tap", (Leaf("", (), name),)), [raw.view(dtypes.from_name(name))])
+        read = write(MemorySource([stream])).streams[0].leaf(0, 0, len(raw))
+        assert dtypes.as_bits(read).view(raw.dtype).tolist() == raw.tolist()
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_prng_keys_keep_data_and_implementation(write, impl):
+    """A key leaf is its key data; its implementation's name is in the site, and it has no moments."""
+    source = one_leaf("uint32", 5, (3, 2), key_impl=impl)
+    read = write(source)
+    assert_same(read, source)
+    assert read.streams[0].site.leaves[0].key_impl == impl
+    assert read.streams[0].summaries()[0].last.mean is None
+
+
+NAMES = [
+    "encoder/act",
+    "/a//b/../c/",
+    ".",
+    "",
+    " tab\tnew\nline ",
+    "nul\0inside",
+    "\0",
+    "\ud800lone\udfff",
+    "β😀",
+    '"quoted\\u0000"',
+    "x" * 70_000,
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_any_tap_name_survives(write, name):
+    """Names are data: no character of them means anything to the format."""
+    leaves = (Leaf(f"['{name}']", (2,), "float32"),)
+    columns = (Column("k" + name, "float32"),)
+    stream = make_stream(Site(name, leaves, columns), [np.ones((3, 2))], [np.arange(3)])
+    source = MemorySource([stream, dataclasses.replace(stream)])
+    assert_same(write(source), source)
+
+
+def test_everything_of_a_site_survives(write):
+    """Transforms, mesh, kwargs, structure, order and columns come back with the site."""
+    site = Site(
+        name="layer/act",
+        leaves=(Leaf("['w'][0]", (8, 3), "bfloat16", number=1),),
+        columns=(
+            Column("step", "int32", python="int"),
+            Column("lr", "float64", python="float"),
+            Column("lanes", "float32", (8,)),
+            Column("other", "uint64"),
+        ),
+        kwargs='{"lanes":{"slot":2},"lr":{"slot":1},"phase":"train","step":{"slot":0}}',
+        structure='{"dict":[["w",{"list":[{"slot":1}]}]]}',
+        transforms=(Transform("jvp"), Transform("batch", size=8, dims=(0,), kwarg_dims=(None, None, 0, None))),
+        mesh=(("x", 2), ("y", 4)),
+        ordered=True,
+    )
+    numbers = [[5, -6, 7], [0.1, 0.2, 0.3], np.ones((3, 8)), [0, 2**64 - 1, 1]]
+    stream = make_stream(
+        site, [random_elements("bfloat16", (3, 8, 3))], numbers, device=[1, 2, 3], shard=[0, 5, 7], iteration=9
+    )
+    source = MemorySource([stream])
+    read = write(source)
+    assert_same(read, source)
+    assert read.streams[0].column(0, 0, 3).tolist() == [5, -6, 7]
+    assert read.streams[0].column(0, 0, 3).dtype == np.int32
+
+
+def test_all_of_the_run_survives(write):
+    """What is known of the run comes back, nested metadata, Unicode and None included."""
+    source = one_leaf("float32", 1, ())
+    source.info = dataclasses.replace(
+        source.info,
+        ended=None,
+        clean=False,
+        metadata={"config": {"lr": 0.1, "layers": [1, None, True]}, "name": "β\0\ud800", "long": "y" * 200_000},
+        dropped={"a/b": 7},
+        high_water_bytes=1 << 40,
+        notes=("The last record is torn.",),
+    )
+    assert_same(write(source), source)
+
+
+def test_a_run_without_records(write):
+    """A trace without streams, and a stream without records or leaves, are traces."""
+    empty = MemorySource([])
+    assert_same(write(empty), empty)
+    sites = [Site("none", (Leaf("", (3,), "float32"),), (Column("lr", "float64"),)), Site("bare", ())]
+    arrays = [[np.zeros((0, 3))], []]
+    streams = [make_stream(s, a, [np.zeros(0)] * len(s.columns)) for s, a in zip(sites, arrays, strict=True)]
+    source = MemorySource([*streams, make_stream(Site("ticks", ()), [], steps=range(5))])
+    read = write(source)
+    assert_same(read, source)
+    assert read.streams[0].summaries()[0].records == 0
+
+
+@pytest.mark.parametrize("rank", [30, 31, 32, 40, 63])
+def test_many_axes(write, rank):
+    """Arrays have more axes than HDF5 allows; numpy, with the record axis, allows 64."""
+    source = one_leaf("int16", 3, (1,) * (rank - 2) + (2, 3))
+    assert_same(write(source), source)
+
+
+@pytest.mark.parametrize(
+    ("records", "shape"),
+    [
+        pytest.param(700, (1000,), id="several-chunks-of-records"),
+        pytest.param(3, (700, 1000), id="a-record-of-several-chunks"),
+        pytest.param(2, (3, 5, 300_001), id="cut-along-three-axes"),
+        pytest.param(2, (4_000_037,), id="a-long-axis-of-prime-length"),
+        pytest.param(5, (262_145,), id="just-above-a-chunk"),
+        pytest.param(200_003, (), id="scalars"),
+    ],
+)
+def test_ranges_of_long_and_large_streams(write, records, shape):
+    """Any range of records is what the whole array's slice is, across all boundaries of storage."""
+    source = one_leaf("float32", records, shape)
+    whole, rows = source.streams[0].leaf(0, 0, records), source.streams[0].index(0, records)
+    stream = write(source).streams[0]
+    edges = sorted({0, 1, records // 3, records // 2 + 1, records - 1, records})
+    for start, stop in itertools.combinations_with_replacement(edges, 2):
+        assert_array(stream.leaf(0, start, stop), whole[start:stop])
+        assert_array(stream.index(start, stop), rows[start:stop])
+
+
+def test_compressible_data_survive(write):
+    """Data that do shrink take the compressed path: slow scalars, zeros, activations kept in float32."""
+    random = np.random.default_rng(0)
+    arrays = [
+        np.cumsum(random.standard_normal(50_000)).astype(np.float32),
+        np.zeros(50_000, np.complex64),
+        random.integers(0, 50, 50_000).astype(np.int32),
+        np.maximum(random.standard_normal(50_000), 0).astype(dtypes.from_name("bfloat16")),
+    ]
+    names = ["float32", "complex64", "int32", "bfloat16"]
+    site = Site("tap", tuple(Leaf(f"[{n}]", (), name, number=n) for n, name in enumerate(names)))
+    source = MemorySource([make_stream(site, arrays, steps=range(50_000))])
+    assert_same(write(source), source)
+
+
+def test_writing_what_was_read_changes_nothing(write):
+    """A read trace is a source like any other: written again, it is the same."""
+    source = one_leaf("bfloat16", 100, (7, 30))
+    assert_same(write(write(source)), source)
+
+
+def test_a_closed_trace_says_so(write):
+    """Reading from a closed trace raises one clear error."""
+    read = write(one_leaf("float32", 3, (2,)))
+    read.close()
+    with pytest.raises(TraceError, match="is closed"):
+        read.streams[0].leaf(0, 0, 1)
+
+
+@st.composite
+def traces(draw) -> MemorySource:
+    """Draws a small trace: any dtypes, shapes, names, columns, record counts."""
+    texts = st.text(st.characters(categories=None), max_size=12)  # surrogates and NUL included
+    names = st.sampled_from(dtypes.NAMES)
+    shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
+    streams = []
+    for _ in range(draw(st.integers(0, 3))):
+        records = draw(st.integers(0, 20))
+        parts = draw(st.lists(st.tuples(texts, names, shapes), max_size=3))
+        leaves = tuple(Leaf(path, shape, name, number=n) for n, (path, name, shape) in enumerate(parts))
+        columns = tuple(Column(*c) for c in draw(st.lists(st.tuples(texts, names, shapes), max_size=2)))
+        columns = tuple(c for c in columns if not c.in_index)
+        seed = draw(st.integers(0, 1000))
+        arrays = [random_elements(leaf.dtype, (records, *leaf.shape), seed) for leaf in leaves]
+        numbers = [random_elements(c.dtype, (records, *c.shape), seed) for c in columns]
+        steps = draw(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=records, max_size=records))
+        streams.append(make_stream(Site(draw(texts), leaves, columns), arrays, numbers, steps))
+    return MemorySource(streams)
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(source=traces())
+def test_any_trace_survives(write, source):
+    """Whatever trace is drawn comes back bit for bit."""
+    assert_same(write(source), source)
