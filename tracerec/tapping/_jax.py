@@ -1,0 +1,224 @@
+"""The one place that touches names of JAX outside its public, documented API.
+
+Each line says what the name is needed for and which public name would take its place. Everything here was run on
+JAX 0.10.2 and 0.12.0. None of it is in ``jax._src``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+
+import jax
+import numpy as np
+
+# Public, not yet documented as stable: primitives and jaxpr types (jax.extend.core), MLIR (jax.extend.mlir).
+from jax.extend import core as jex
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy
+from jax.extend.mlir.dialects import stablehlo as hlo
+
+# Differentiation rules of a primitive (ad), its batching rule (batching), its lowering (mlir) and its rule under
+# jax.checkpoint (pe). No public way to register them exists; jax.extend.core has the primitive alone.
+from jax.interpreters import ad, batching, mlir
+from jax.interpreters import partial_eval as pe
+
+__all__ = [
+    "DEBUG_EFFECT",
+    "ORDERED_EFFECT",
+    "HostCall",
+    "ad",
+    "batching",
+    "default_device",
+    "emit_callback",
+    "emit_callback_at_begin",
+    "hlo",
+    "hoists_out_of_a_scan",
+    "ir",
+    "is_key_dtype",
+    "is_tracer",
+    "jex",
+    "mlir",
+    "pe",
+    "program_of",
+    "replicated_on",
+    "surroundings",
+    "uint32_scalar",
+]
+
+# JAX's debug effects keep a tap alive in every transformation (jit, scan, remat, partial evaluation). An effect of
+# our own would need six private registries. They are read off a public jaxpr.
+(DEBUG_EFFECT,) = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))().effects
+(ORDERED_EFFECT,) = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None, ordered=True))().effects
+
+# The aval of an operand that a lowering adds. jax.core is public, and has no stub.
+uint32_scalar: Any = jax.core.ShapedArray((), np.dtype("uint32"))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def is_key_dtype(dtype: Any) -> bool:
+    """Returns whether a dtype is that of typed PRNG keys (documented, but not marked as exported)."""
+    return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)  # pyright: ignore[reportPrivateImportUsage]
+
+
+_HOISTING = frozenset({"_scan_known_hoisting", "_scan_partial_eval_custom"})
+
+
+def hoists_out_of_a_scan() -> bool:
+    """Returns whether JAX is moving what does not change out of a scan's body, as a partial evaluation does.
+
+    A tap must stay: it fires in every iteration. JAX moves effects as well (jax-ml/jax#16637) and a rule is not
+    told why it is asked, so this looks for the names of the two functions that move things, in
+    ``jax._src.lax.control_flow.loops``, on the stack. Wanted: a public way to say "not loop-invariant".
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name in _HOISTING:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_tracer(value: Any) -> bool:
+    """Returns whether a value is being traced (``jax.core.Tracer`` is public, and has no stub)."""
+    return isinstance(value, jax.core.Tracer)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def default_device(platform: str) -> int:
+    """Returns the id of the device that a program on one device runs on, unless its arguments lie elsewhere."""
+    default: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(default, jax.Device) and default.platform == platform:
+        return default.id
+    return jax.local_devices(backend=platform)[0].id
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostCall:
+    """A host callback to be emitted.
+
+    Attributes:
+        callback: the function on the host; returns an empty tuple.
+        operands: MLIR values, or functions that make them at the place of the call.
+        avals: their abstract values.
+        sharding: the ``sdy.sharding`` attribute, or None on one device.
+    """
+
+    callback: Any
+    operands: list[Any]
+    avals: list[Any]
+    sharding: Any
+
+
+def emit_callback(ctx: Any, call: HostCall, *, ordered: bool) -> None:
+    """Emits a host callback at the current place of the program.
+
+    Taps of one block are chained by a token, so that they fire in program order: XLA runs independent callbacks
+    concurrently. ``mlir.emit_python_callback`` has no public equal with a token (``jax.pure_callback`` and
+    ``jax.experimental.io_callback`` are 20 times as slow a call).
+    """
+    if ordered:
+        token = _emit(ctx, call, ctx.tokens_in.get(ORDERED_EFFECT))
+        ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({ORDERED_EFFECT: token})))
+        return
+    tokens = _block_tokens(ctx)
+    tokens.set(_block(), _emit(ctx, call, tokens.get(_block()) or hlo.create_token()))
+
+
+def emit_callback_at_begin(ctx: Any, call: HostCall, block: Any) -> None:
+    """Emits a host callback at the begin of a block that is being filled, before the chain of its taps."""
+    with ir.InsertionPoint.at_block_begin(block):
+        token = _emit(ctx, call, hlo.create_token())
+    tokens = _block_tokens(ctx)
+    if tokens.get(block) is None:
+        tokens.set(block, token)
+
+
+def _emit(ctx: Any, call: HostCall, token: Any) -> Any:
+    sub = ctx.replace(avals_in=call.avals, avals_out=[])
+    operands: list[Any] = [x() if callable(x) else x for x in call.operands]
+    _, token, _ = mlir.emit_python_callback(
+        sub, call.callback, token, operands, call.avals, [], has_side_effect=True, returns_token=True
+    )
+    if call.sharding is not None:
+        # The function's own sharding argument wants private classes.
+        token.owner.attributes["sdy.sharding"] = call.sharding
+    return token
+
+
+def program_of(ctx: Any) -> dict[str, Any]:
+    """Returns a dict that lives as long as the module being lowered and is its own: the program's notes."""
+    # ModuleContext takes no weak reference; this cache of its own is keyed by primitives, never by a string.
+    return ctx.module_context.cached_primitive_lowerings.setdefault("tracerec", {})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where in the program a tap is being lowered.
+
+    Attributes:
+        straight: outside every loop, branch and inner function; a shard_map's body counts as straight.
+        home: the block at whose begin something fires before the tap, once a call; None when it is not known.
+    """
+
+    straight: bool
+    home: Any
+
+
+def surroundings(ctx: Any) -> Surroundings:
+    """Returns where the current place is."""
+    block = home = _block()
+    straight = True
+    while (owner := block.owner.operation).name != "func.func":
+        block = owner.block
+        if owner.name != _MANUAL:
+            straight, home = False, block
+    if ir.StringAttr(owner.attributes["sym_name"]).value == "main":
+        return Surroundings(straight, home)
+    return Surroundings(straight=False, home=_home_of_call(ctx))
+
+
+_MANUAL = "sdy.manual_computation"
+
+
+def _home_of_call(ctx: Any) -> Any:
+    """Returns the innermost straight block that is being filled while an inner function is lowered."""
+    functions = [op for op in ctx.module_context.module.body.operations if op.operation.name == "func.func"]
+    main = next((f for f in functions if ir.StringAttr(f.attributes["sym_name"]).value == "main"), None)
+    if main is None or not main.regions[0].blocks:
+        return None
+    block = main.regions[0].blocks[0]
+    manual = isinstance(ctx.module_context.axis_context, mlir.SPMDAxisContext)
+    while (operations := list(block.operations)) and operations[-1].operation.name == _MANUAL:
+        # The body of a shard_map is being filled: the operation is the last so far.
+        block = operations[-1].regions[0].blocks[0]
+        manual = False
+    return None if manual else block
+
+
+def replicated_on(device: int | None) -> Any:
+    """Returns the sharding attribute of an op without results: on one logical device, or manual when None."""
+    mesh = sdy.MeshAttr.get([]) if device is None else sdy.MeshAttr.get([], device_ids=[device])
+    return sdy.TensorShardingPerValueAttr.get([sdy.TensorShardingAttr.get(mesh, [])])
+
+
+def _block() -> Any:
+    point: Any = ir.InsertionPoint.current
+    return point.block
+
+
+class _BlockTokens:
+    """The last token of each MLIR block. Blocks compare equal but do not hash, so this is a list."""
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[Any, Any]] = []
+
+    def get(self, block: Any) -> Any:
+        return next((token for known, token in self._pairs if known == block), None)
+
+    def set(self, block: Any, token: Any) -> None:
+        self._pairs = [pair for pair in self._pairs if pair[0] != block]
+        self._pairs.append((block, token))
+
+
+def _block_tokens(ctx: Any) -> _BlockTokens:
+    return program_of(ctx).setdefault("tokens", _BlockTokens())

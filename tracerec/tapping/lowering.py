@@ -1,0 +1,144 @@
+"""From a tap in a jaxpr to a host callback in the program: on one device, in a mesh, partly manual, auto-sharded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from tracerec.errors import TapError
+from tracerec.tapping._jax import (
+    HostCall,
+    default_device,
+    emit_callback,
+    emit_callback_at_begin,
+    hlo,
+    mlir,
+    program_of,
+    replicated_on,
+    surroundings,
+    uint32_scalar,
+)
+from tracerec.tapping.emitters import Emitter, TapSpec, mark_emitter, new_program, program_emitter
+
+if TYPE_CHECKING:
+    from tracerec.outfeed.programs import Program
+
+__all__ = ["emit"]
+
+
+def emit(ctx: Any, primitive: Any, args: Any, *, spec: TapSpec, transforms: Any, present: Any) -> None:
+    """Emits the callback of one tap.
+
+    Args:
+        ctx: JAX's lowering context.
+        primitive: the tap primitive, bound anew where a partly manual program is made fully manual.
+        args: MLIR values of the operands.
+        spec: the tap's parameter.
+        transforms: the tap's parameter.
+        present: the tap's parameter.
+    """
+    axes = ctx.module_context.axis_context
+    bound = {"spec": spec, "transforms": transforms, "present": present}
+    if not isinstance(axes, mlir.SPMDAxisContext):
+        _emit_one(ctx, args, axes.num_devices, bound)
+        return
+    rest = tuple(axis for axis in axes.mesh.axis_names if axis not in axes.manual_axes)
+    if rest:
+        _make_manual(ctx, primitive, args, rest, bound)
+    else:
+        _emit_shards(ctx, args, axes.mesh, bound)
+
+
+def _emit_one(ctx: Any, args: Any, num_devices: int, bound: Any) -> None:
+    """One record of the logical value. XLA gathers an auto-sharded value to logical device 0 for it."""
+    _refuse_ordered(bound["spec"], num_devices)
+    devices = (default_device(ctx.module_context.platforms[0]),)
+    emitter = _emitter(ctx, bound, devices=devices)
+    sharding = replicated_on(0) if num_devices > 1 else None
+    call = HostCall(emitter.callback(), list(args), list(ctx.avals_in), sharding)
+    emit_callback(ctx, call, ordered=emitter.site.ordered)
+
+
+def _emit_shards(ctx: Any, args: Any, mesh: Any, bound: Any) -> None:
+    """One record a device: the partition's number rides along and gives the mesh coordinates."""
+    _refuse_ordered(bound["spec"], mesh.size)
+    sizes = tuple(zip(map(_axis_name, mesh.axis_names), map(int, mesh.axis_sizes), strict=True))
+    devices = tuple(d.id for d in mesh.devices.flat) if isinstance(mesh, jax.sharding.Mesh) else ()
+    emitter = _emitter(ctx, bound, mesh=sizes, devices=devices)
+    operands = [*args, hlo.partition_id()]
+    avals = [*ctx.avals_in, uint32_scalar]
+    call = HostCall(emitter.shard_callback(), operands, avals, replicated_on(None))
+    emit_callback(ctx, call, ordered=emitter.site.ordered)
+
+
+def _make_manual(ctx: Any, primitive: Any, args: Any, rest: tuple[str, ...], bound: Any) -> None:
+    """Inside a shard_map over some axes only: maps over the others too, and lets one shard of them report."""
+    whole = PartitionSpec()
+
+    def report(*xs: Any) -> tuple[()]:
+        primitive.bind(*xs, **bound, mute=0)
+        return ()
+
+    def first_reports(*xs: Any) -> list[Any]:
+        lax.cond(lax.axis_index(rest) == 0, report, lambda *_: (), *xs)
+        return []
+
+    def manual(*xs: Any) -> list[Any]:
+        jax.shard_map(first_reports, in_specs=(whole,) * len(xs), out_specs=[], check_vma=False, axis_names=set(rest))(
+            *xs
+        )
+        return []
+
+    mlir.lower_fun(manual, multiple_results=True)(ctx.replace(avals_out=[]), *args)
+
+
+def _emitter(ctx: Any, bound: Any, **where: Any) -> Emitter:
+    program = _program(ctx)
+    place = surroundings(ctx)
+    if not place.straight and place.home is not None and not program.has_mark:
+        _emit_mark(ctx, program, place.home)
+    return program_emitter(
+        bound["spec"],
+        bound["transforms"],
+        bound["present"],
+        ctx.avals_in,
+        program=program,
+        position=len(ctx.module_context.host_callbacks),
+        once=place.straight,
+        **where,
+    )
+
+
+def _program(ctx: Any) -> Program:
+    notes = program_of(ctx)
+    if "program" not in notes:
+        notes["program"] = new_program()
+    return notes["program"]
+
+
+def _emit_mark(ctx: Any, program: Program, home: Any) -> None:
+    """Tells the host when a call begins, before the first loop, branch or inner function with a tap."""
+    axes = ctx.module_context.axis_context
+    emitter = mark_emitter(program)
+    if isinstance(axes, mlir.SPMDAxisContext):
+        call = HostCall(emitter.shard_callback(), [hlo.partition_id], [uint32_scalar], replicated_on(None))
+    else:
+        call = HostCall(emitter.callback(), [], [], replicated_on(0) if axes.num_devices > 1 else None)
+    emit_callback_at_begin(ctx, call, home)
+
+
+def _refuse_ordered(spec: TapSpec, num_devices: int) -> None:
+    if spec.ordered and num_devices > 1:
+        message = (
+            f"tap {spec.name!r}: ordered=True gives a total order on one device, and this program runs on "
+            f"{num_devices}; leave it out: records carry what is needed to sort them for each device"
+        )
+        raise TapError(message, tap=spec.name)
+
+
+def _axis_name(name: Any) -> str:
+    # pmap's own name for an axis that the user did not name.
+    return "pmap" if str(name) == "_internal_pmap_axis_name" else str(name)
