@@ -1,0 +1,76 @@
+"""tracerec: a flight recorder for JAX programs.
+
+The names are loaded when they are first used: reading a trace does not import jax.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracerec._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from tracerec import errors as errors
+    from tracerec.errors import TracerecError as TracerecError
+    from tracerec.model import Leaf as Leaf
+    from tracerec.model import Record as Record
+    from tracerec.model import Site as Site
+    from tracerec.model import Transform as Transform
+    from tracerec.recording import Recording as Recording
+    from tracerec.recording import record as record
+    from tracerec.tapping import disabled as disabled
+    from tracerec.tapping import scope as scope
+    from tracerec.tapping import tap as tap
+    from tracerec.trace import Tap as Tap
+    from tracerec.trace import Trace as Trace
+    from tracerec.trace import open_trace as open  # noqa: A004 - tracerec.open, as io.open, gzip.open
+
+__all__ = [
+    "Leaf",
+    "Record",
+    "Recording",
+    "Site",
+    "Tap",
+    "Trace",
+    "TracerecError",
+    "Transform",
+    "disabled",
+    "errors",
+    "open",
+    "record",
+    "scope",
+    "tap",
+]
+
+_HOMES = {
+    "Leaf": "tracerec.model",
+    "Record": "tracerec.model",
+    "Recording": "tracerec.recording",
+    "Site": "tracerec.model",
+    "Tap": "tracerec.trace",
+    "Trace": "tracerec.trace",
+    "TracerecError": "tracerec.errors",
+    "Transform": "tracerec.model",
+    "disabled": "tracerec.tapping",
+    "open": "tracerec.trace",
+    "record": "tracerec.recording",
+    "scope": "tracerec.tapping",
+    "tap": "tracerec.tapping",
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name == "errors":
+        return import_module("tracerec.errors")
+    if name not in _HOMES:
+        message = f"module 'tracerec' has no attribute {name!r}"
+        raise AttributeError(message)
+    value = getattr(import_module(_HOMES[name]), "open_trace" if name == "open" else name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
