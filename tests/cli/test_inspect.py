@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import pytest
+from rich.cells import cell_len
+
+from tests.cli.conftest import HOSTILE
+from tests.cli.running import COMMAND, tracerec
+from tracerec.trace import open_trace
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "inspect.schema.json").read_text())
+
+
+def row_of(output, *words):
+    """Returns the one line that has all these words."""
+    (line,) = [line for line in output.splitlines() if all(word in line for word in words)]
+    return line
+
+
+def on_a_terminal(path, columns, **environment):
+    """Returns what the command writes to a terminal of a width."""
+    main, other = pty.openpty()
+    env = {k: v for k, v in os.environ.items() if k not in {"NO_COLOR", "FORCE_COLOR"}}
+    env |= {"COLUMNS": str(columns), "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **environment}
+    process = subprocess.Popen([*COMMAND, "inspect", str(path)], stdout=other, stderr=other, stdin=other, env=env)
+    os.close(other)
+    parts = []
+    while True:
+        try:
+            part = os.read(main, 1 << 16)
+        except OSError:  # Linux says so when the other side is closed
+            break
+        if not part:
+            break
+        parts.append(part)
+    os.close(main)
+    assert process.wait(timeout=60) == 0
+    return b"".join(parts).decode().replace("\r\n", "\n")
+
+
+class TestText:
+    def test_run(self, recording):
+        """The lines about the run."""
+        done = tracerec("inspect", recording)
+        assert (done.returncode, done.stderr) == (0, "")
+        first, *lines = done.stdout.splitlines()
+        assert first.startswith(f"{recording}  ")
+        assert first.endswith("✓ ended cleanly")
+        facts = dict(line.rstrip().split(maxsplit=1) for line in lines[:8] if line.strip())
+        assert facts["run"] == "0123456789abcdef0123456789abcdef"
+        assert facts["started"] == "2023-11-14 22:13:20 UTC, ran 1 min 0 s"
+        assert facts["host"] == "node-1, process 4711"
+        assert facts["command"] == "python train.py"
+        assert facts["devices"] == "1 \N{MULTIPLICATION SIGN} cpu"
+        assert facts["records"] == "25 of 3 taps in 6 streams"
+
+    def test_rows(self, recording):
+        """One row a stream and leaf, with all columns in a pipe."""
+        output = tracerec("inspect", recording).stdout
+        header = row_of(output, "tap", "leaf").split()
+        assert header[:12] == [
+            "tap",
+            "transforms",
+            "leaf",
+            "shape",
+            "dtype",
+            "records",
+            "steps",
+            "size",
+            "min",
+            "mean",
+            "max",
+            "NaN",
+        ]
+        row = row_of(output, "layer", "['b']")
+        assert "(3,)" in row
+        assert "bfloat16" in row
+        assert "0\N{EN DASH}50" in row
+        assert row_of(output, "layer", "jvp, transpose", "['w']")
+        losses = [line for line in output.splitlines() if line.startswith("loss")]
+        assert [line.split()[1] for line in losses] == ['phase="train"', 'phase="eval"']
+        assert losses[0].split()[-6:] == ["1", "1", "1", "0", "0", "█▇▅▄▂▁"]
+
+    def test_no_colour_in_a_pipe(self, faulty):
+        """A pipe gets no escape sequence, however bad the news."""
+        assert "\x1b" not in tracerec("inspect", faulty).stdout
+
+    def test_faults(self, faulty):
+        """A run that did not end well says so, with what is lost and what is not finite."""
+        output = tracerec("inspect", faulty).stdout
+        assert output.splitlines()[0].endswith("✗ did not end cleanly")
+        assert "last record after" in row_of(output, "started")
+        assert "3 records not recorded: 3 of" in row_of(output, "dropped")
+        assert "the last segment ends in a torn frame" in row_of(output, "note ")
+        assert "at most 12.3 kB waited to be written" in output
+        assert row_of(output, "attention_weights").split()[-3:-1] == ["3", "2"]
+
+    def test_names_are_escaped(self, faulty):
+        """Control characters of names, kwargs and metadata never reach the terminal."""
+        for output in (tracerec("inspect", faulty).stdout, on_a_terminal(faulty, 200, NO_COLOR="1", TERM="dumb")):
+            assert r"evil\x1b]0;title\x07\u202e\x0a/name" in output
+            assert "\x07" not in output
+            assert "\u202e" not in output
+            assert "\x1b]" not in output
+            assert "\x1b[31m" not in output
+
+    @pytest.mark.parametrize("columns", [50, 80, 100, 160, 250])
+    @pytest.mark.parametrize("which", ["recording", "faulty"])
+    def test_width(self, which, columns, request):
+        """No line is wider than the terminal, NaN and Inf stay, and what is left out is named."""
+        output = tracerec("inspect", request.getfixturevalue(which), columns=columns).stdout
+        lines = output.splitlines()
+        assert max(map(cell_len, lines)) <= columns
+        assert "…" not in output
+        if which == "faulty":
+            assert row_of(output, "tap  ", "NaN", "Inf")
+        if columns < 130:
+            assert "Not shown for want of width: size" in " ".join(output.split())
+        else:
+            assert ("Not shown" in output) == ("size" not in row_of(output, "tap  ", "mean"))
+
+    def test_narrow_table_says_that_all_is_finite(self, recording):
+        """Columns of zeros go first, with a sentence in their place."""
+        output = tracerec("inspect", recording, columns=80).stdout
+        assert "NaN" in output  # a leaf has one
+        assert "There is no Inf." in output
+
+    @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+    def test_poor_encoding(self, faulty, encoding):
+        """Where the output lacks block characters, ASCII draws the line; nothing fails."""
+        done = tracerec("inspect", faulty, encoding=encoding)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert row_of(done.stdout, 'phase="train"').split()[-1] == "%#+=._"
+        assert row_of(done.stdout, "----").strip("- ") == ""
+
+    def test_terminal_has_colour(self, faulty):
+        """On a terminal bad counts are red, and a tap's name stands in the first of its rows only."""
+        output = on_a_terminal(faulty, 120)
+        assert "\x1b[1;31m" in output
+        assert output.count("ragged") == 2
+        rows = [line for line in output.splitlines() if "['w']" in line]
+        assert not any("layer" in line for line in rows)
+
+    def test_no_color(self, faulty):
+        """NO_COLOR takes the colours away."""
+        output = on_a_terminal(faulty, 120, NO_COLOR="1")
+        assert re.findall(r"\x1b\[[0-9;]*3[0-9]m", on_a_terminal(faulty, 120))
+        assert not re.findall(r"\x1b\[[0-9;]*3[0-9]m", output)
+
+    def test_empty_recording(self, tmp_path):
+        """A run without taps is no error."""
+        from tests.memory_source import MemorySource
+        from tracerec.formats.hdf5.seal import seal
+
+        seal(MemorySource([]), tmp_path / "run.h5")
+        done = tracerec("inspect", tmp_path / "run.h5")
+        assert done.returncode == 0
+        assert "Nothing was recorded." in done.stdout
+
+
+class TestJson:
+    def test_one_strict_object(self, faulty):
+        """--json prints the library's overview as one object by the schema, in ASCII."""
+        done = tracerec("inspect", faulty, "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.isascii()
+        assert all(c.isprintable() or c == "\n" for c in done.stdout)
+
+        def refuse(constant):
+            raise AssertionError(constant)
+
+        parsed = json.loads(done.stdout, parse_constant=refuse)
+        jsonschema.Draft202012Validator(SCHEMA).validate(parsed)
+        with open_trace(faulty) as trace:
+            assert parsed == trace.overview()
+        assert HOSTILE in {stream["tap"] for stream in parsed["streams"]}
+
+
+class TestErrors:
+    @pytest.mark.parametrize("option", [(), ("--json",)])
+    @pytest.mark.parametrize(
+        ("name", "content", "message"),
+        [
+            ("missing.h5", None, "there is no trace at"),
+            ("empty.h5", b"", "is empty"),
+            ("notes.txt", b"hello", "is not a trace"),
+            ("torn.h5", b"\x89HDF\r\n\x1a\n", "torn.h5"),
+            ("run.arrow", b"ARROW1", "not supported yet"),
+        ],
+    )
+    def test_one_line_and_status_2(self, tmp_path, name, content, message, option):
+        """What cannot be read gets one line on standard error, nothing on standard output."""
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        done = tracerec("inspect", tmp_path / name, *option)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("tracerec: ")
+        assert done.stderr.count("\n") == 1
+        assert message in done.stderr
+        assert name in done.stderr
+
+    def test_hostile_path(self, tmp_path):
+        """A path with control characters is escaped, too."""
+        done = tracerec("inspect", tmp_path / "a\x1b[31m\nb.h5")
+        assert done.stderr.count("\n") == 1
+        assert "\x1b" not in done.stderr

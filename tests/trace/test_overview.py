@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+from tests.memory_source import STARTED, MemorySource, make_stream
+from tests.trace.streams import BATCH, RECORDS, CountingStream, leaf, training
+from tracerec.errors import TraceFormatError
+from tracerec.formats.hdf5.seal import seal
+from tracerec.model import Leaf, Site
+from tracerec.trace import Trace, open_trace
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "inspect.schema.json").read_text())
+
+
+def checked(trace):
+    """Returns the overview after a round trip through strict JSON, by the schema."""
+    overview = trace.overview()
+    parsed = json.loads(json.dumps(overview, allow_nan=False))
+    jsonschema.Draft202012Validator(SCHEMA).validate(parsed)
+    assert parsed == overview
+    return parsed
+
+
+def test_schema_is_one():
+    """The schema is valid itself."""
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sealed"])
+def test_overview(kind, tmp_path):
+    """One entry a stream with what its index and its leaves hold; a sealed file says the same."""
+    trace = Trace(training())
+    if kind == "sealed":
+        seal(training(), tmp_path / "run.h5")
+        trace = open_trace(tmp_path / "run.h5")
+    got = checked(trace)
+    source = training()
+    assert [s["tap"] for s in got["streams"]] == ["layer", "layer", "loss", "loss", "ragged", "ragged"]
+    assert [s["records"] for s in got["streams"]] == [RECORDS, RECORDS, RECORDS, 2, 2, 3]
+    assert got["streams"][0]["steps"] == {"first": 0, "last": 50}
+    assert got["streams"][4]["steps"] is None
+    assert [t["name"] for t in got["streams"][1]["transforms"]] == ["jvp", "transpose"]
+    b, w = got["streams"][0]["leaves"]
+    assert (b["dtype"], w["shape"], w["path"]) == ("bfloat16", [2, 3], "['w']")
+    assert b["summary"]["nan"] == int(np.isnan(leaf(source, 0).astype(np.float32)).sum()) > 0
+    assert w["summary"]["last"]["max"] == float(leaf(source, 0, 1)[-1].max())
+    assert got["run"]["duration_s"] == 60.0
+    assert got["run"]["started"] == "2023-11-14T22:13:20.000000000Z"
+    assert got["run"]["last_record"] is None
+
+
+def test_run_that_was_not_closed():
+    """The time of the last record stands for the end."""
+    source = training()
+    source.info = dataclasses.replace(source.info, ended=None, clean=False, notes=("killed",), dropped={"x": 2})
+    got = checked(Trace(source))
+    assert got["run"]["ended"] is None
+    assert got["run"]["last_record"] == f"{np.datetime64(STARTED + (RECORDS - 1) * 1_000_000, 'ns')}Z"
+    assert got["run"]["duration_s"] == 0.005
+    assert got["run"]["dropped"] == {"x": 2}
+
+
+def test_numbers_that_json_lacks():
+    """NaN and infinities of the user's metadata are strings."""
+    source = training()
+    source.info = dataclasses.replace(source.info, metadata={"a": [float("nan"), {"b": float("-inf")}], "c": 0.1})
+    assert checked(Trace(source))["run"]["metadata"] == {"a": ["nan", {"b": "-inf"}], "c": 0.1}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"started": 10**30}, {"devices": (1,)}, {"dropped": {"x": "many"}}, {"versions": ["jax"]}, {"metadata": [1]}],
+)
+def test_wrong_information(fields):
+    """A file that says nonsense of the run is damaged, and no reason for a traceback."""
+    source = training()
+    source.info = dataclasses.replace(source.info, **fields)
+    with pytest.raises(TraceFormatError, match="<memory> is no intact trace"):
+        Trace(source).overview()
+
+
+def test_batch_transform_and_key():
+    """The parameters of a transform and the kind of a key are there."""
+    site = Site("x", leaves=(Leaf("", (4, 2), "uint32", key_impl="rbg"),), transforms=(BATCH,))
+    (stream,) = checked(Trace(MemorySource([make_stream(site, [np.zeros((1, 4, 2))])])))["streams"]
+    assert stream["transforms"] == [{"name": "batch", "size": 4, "dims": [0]}]
+    assert stream["leaves"][0]["key_impl"] == "rbg"
+
+
+def test_trace_without_streams():
+    """Nothing recorded is no error."""
+    assert checked(Trace(MemorySource([])))["streams"] == []
+
+
+def test_tensors_are_not_read(tmp_path, monkeypatch):
+    """What is shown of a sealed file comes from its index: nothing of a stream is read, not even its rows."""
+    from tracerec.formats.hdf5.reading import Hdf5Stream
+
+    seal(training(), tmp_path / "run.h5")
+    for name in ("index", "leaf", "column"):
+        monkeypatch.setattr(Hdf5Stream, name, None)
+    with open_trace(tmp_path / "run.h5") as trace:
+        assert len(trace.overview()["streams"]) == 6
+
+
+def test_index_is_read_once_for_the_steps():
+    """A form that keeps no range of steps has its index read, a leaf never."""
+    stream = CountingStream(training().streams[0])
+    Trace(MemorySource([stream])).overview()  # type: ignore[list-item]
+    assert (stream.index_rows, stream.leaf_rows) == (RECORDS, 0)

@@ -1,0 +1,137 @@
+"""``tracerec inspect``: the run, and one row a stream and leaf."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from pathlib import Path  # noqa: TC003 - typer reads the annotation
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from tracerec.cli import _terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tracerec.cli._terminal import Terminal
+
+__all__ = ["inspect"]
+
+
+def inspect(
+    path: Annotated[
+        Path, typer.Argument(help="A recording, sealed (run.h5) or live, killed or running.", show_default=False)
+    ],
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object (schemas/inspect.schema.json).")
+    ] = False,
+) -> None:
+    """Show what a recording holds: the run, its taps, their course and their health.
+
+    The table has one row for each stream and leaf. min, mean and max are those of the last record, over finite
+    values. NaN and Inf are counted over all records. The line at the end of a row is the mean, from the first
+    record to the last.
+    """
+    from tracerec.trace import open_trace
+
+    with open_trace(path) as trace:
+        overview = trace.overview()
+    with _terminal.terminal() as terminal:
+        if as_json:
+            # DEL is the one control character that JSON leaves as it is.
+            text = json.dumps(overview, indent=2, allow_nan=False).replace("\x7f", "\\u007f")
+            terminal.console.file.write(text + "\n")
+        else:
+            _show(overview, terminal)
+
+
+def _show(overview: dict[str, Any], terminal: Terminal) -> None:
+    from tracerec.cli._streams import StreamTable
+
+    console = terminal.console
+    console.print(_title(overview, terminal))
+    console.print(_run(overview, terminal))
+    if not overview["streams"]:
+        console.print("\nNothing was recorded.")
+        return
+    table, note = StreamTable(overview["streams"], terminal).fitted(console.width)
+    console.print()
+    console.print(table)
+    if note:
+        console.print(Text(note, style="dim"))
+
+
+def _title(overview: dict[str, Any], terminal: Terminal) -> Text:
+    glyphs = terminal.glyphs
+    title = Text(terminal.text(overview["path"]), style="bold")
+    if overview["bytes"] is not None:
+        title.append(f"  {_terminal.size(overview['bytes'])}", style="not bold")
+    if overview["run"]["clean"]:
+        title.append(f"  {glyphs.yes} ended cleanly", style="not bold green")
+    else:
+        title.append(f"  {glyphs.no} did not end cleanly", style="bold red")
+    return title
+
+
+def _run(overview: dict[str, Any], terminal: Terminal) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text, style in _facts(overview, terminal):
+        grid.add_row(label, Text(terminal.text(text), style=style))
+    return grid
+
+
+def _facts(overview: dict[str, Any], terminal: Terminal) -> Iterator[tuple[str, str, str]]:
+    """Yields label, text and style of each line about the run; lines without content are left out."""
+    run, dot = overview["run"], f" {terminal.glyphs.dot} "
+    yield "run", run["run_id"], ""
+    yield "started", _times(run), ""
+    if run["host"]:
+        yield "host", f"{run['host']}, process {run['pid']}", ""
+    if run["command"]:
+        yield "command", shlex.join(run["command"]), ""
+    if run["versions"]:
+        yield "versions", dot.join(f"{name} {version}" for name, version in run["versions"].items()), ""
+    if run["devices"]:
+        yield "devices", dot.join(_devices(run["devices"], terminal.glyphs.times)), ""
+    if run["metadata"]:
+        yield "metadata", dot.join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in run["metadata"].items()), ""
+    yield "records", _records(overview), ""
+    if run["dropped"]:
+        lost = sum(run["dropped"].values())
+        taps = ", ".join(f"{count:,} of {name!r}" for name, count in run["dropped"].items())
+        yield "dropped", f"{_plural(lost, 'record')} not recorded: {taps}", "bold red"
+    for note in run["notes"]:
+        yield "note", note, "yellow"
+
+
+def _times(run: dict[str, Any]) -> str:
+    started = run["started"][:19].replace("T", " ") + " UTC"
+    if run["duration_s"] is None:
+        return started
+    length = _terminal.duration(run["duration_s"])
+    return f"{started}, ran {length}" if run["ended"] else f"{started}, last record after {length}"
+
+
+def _devices(devices: list[dict[str, Any]], times: str) -> Iterator[str]:
+    kinds = Counter(str(device.get("kind", device.get("platform", "unknown"))) for device in devices)
+    return (f"{count} {times} {kind}" for kind, count in kinds.items())
+
+
+def _records(overview: dict[str, Any]) -> str:
+    streams, run = overview["streams"], overview["run"]
+    taps = len({stream["tap"] for stream in streams})
+    text = f"{run['records']:,} of {_plural(taps, 'tap')} in {_plural(len(streams), 'stream')}"
+    if run["high_water_bytes"]:
+        text += f"; at most {_terminal.size(run['high_water_bytes'])} waited to be written"
+    return text
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

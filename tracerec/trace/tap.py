@@ -1,0 +1,307 @@
+"""One tap of a trace: its records as numpy arrays, as `Record` values, as a table; and parts of it."""
+
+from __future__ import annotations
+
+import operator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+
+from tracerec.errors import SelectionError
+from tracerec.model import FLAG_STEP
+from tracerec.protocol import dtypes
+from tracerec.trace import order, records, selection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import pandas as pd
+
+    from tracerec.model import Leaf, Record, Site, Transform
+    from tracerec.trace.view import StreamView
+
+__all__ = ["Tap"]
+
+
+class Tap:
+    """The records of one tap, or some of them. Nothing is read before it is asked for.
+
+    A tap can have records of several kinds: its primal values and their cotangents, several leaves, calls with
+    different shapes. `sel`, `leaf` and `streams` choose among them.
+
+    Example:
+        >>> import numpy as np, tracerec
+        >>> with tracerec.record("run.h5"):
+        ...     for step in range(3):
+        ...         _ = tracerec.tap(np.full(2, step, np.float32), "act", step=step)
+        >>> with tracerec.open("run.h5") as trace:
+        ...     trace["act"].sel(step=slice(1, 3)).to_numpy()
+        array([[1., 1.],
+               [2., 2.]], dtype=float32)
+    """
+
+    def __init__(self, name: str, views: Sequence[StreamView], call: str) -> None:
+        self._name = name
+        self._views = tuple(views)
+        self._call = call
+
+    @property
+    def name(self) -> str:
+        """The tap's full name."""
+        return self._name
+
+    @property
+    def streams(self) -> tuple[Tap, ...]:
+        """One `Tap` a stream, that is, for each site: one shape, one dtype a leaf, one chain of transforms."""
+        return tuple(Tap(self._name, [view], f"{self._call}.streams[{i}]") for i, view in enumerate(self._views))
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """What is static of each stream, with the leaves selected."""
+        return tuple(view.site for view in self._views)
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The key paths of the leaves, as ``jax.tree_util.keystr`` prints them; ``""`` is a bare array."""
+        return tuple(dict.fromkeys(leaf.path for site in self.sites for leaf in site.leaves))
+
+    @property
+    def transforms(self) -> tuple[tuple[Transform, ...], ...]:
+        """The chains of transforms that records went through, innermost first; ``()`` is none."""
+        return tuple(dict.fromkeys(site.transforms for site in self.sites))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of `to_numpy`: ``(records, *shape)``; raises SelectionError as it does."""
+        return (len(self), *self._leaf().shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of `to_numpy`; raises SelectionError as it does."""
+        return dtypes.from_name(self._leaf().dtype)
+
+    @property
+    def steps(self) -> np.ndarray:
+        """The step of each record, in the order of `to_numpy`: ``(records,)`` of int64 as a rule.
+
+        Raises:
+            SelectionError: some records have no step, or their steps are of different shapes or dtypes.
+        """
+        reads = [_steps(view) for view in self._views]
+        kinds = {(part.shape[1:], part.dtype) for part in (read(0, 0) for read in reads if read is not None)}
+        if None in reads or len(kinds) != 1:
+            what = "not every record has a step" if None in reads else "steps are not all of one shape and dtype"
+            message = f"tap {self._name!r}: {what}; {self._call}.to_pandas() shows them all"
+            raise SelectionError(message)
+        return self._assemble([read for read in reads if read is not None])
+
+    def __len__(self) -> int:
+        return sum(view.records for view in self._views)
+
+    def __iter__(self) -> Iterator[Record]:
+        """Yields the records in program order, with bounded memory."""
+        return records.iterate(self._views)
+
+    def __getitem__(self, number: SupportsIndex) -> Record:
+        """Returns the record at a place in program order; negative numbers count from the end.
+
+        Raises:
+            IndexError: there is no such record.
+            TypeError: the number is no integer; `sel` selects several records.
+        """
+        try:
+            index = operator.index(number)
+        except TypeError:
+            message = (
+                f"a tap takes the number of one record, not {number!r}; {self._call}.sel(step=...) selects several"
+            )
+            raise TypeError(message) from None
+        count = len(self)
+        if not -count <= index < count:
+            message = f"record {index} of tap {self._name!r}, which has {count}"
+            raise IndexError(message)
+        stream, row = self._inverse[index % count]
+        return records.read_one(self._views[stream], int(row))
+
+    def sel(
+        self,
+        *,
+        step: Any = None,
+        transforms: str | Transform | Iterable[str | Transform] | None = None,
+        device: int | slice | Iterable[int] | None = None,
+        call: int | slice | Iterable[int] | None = None,
+        **kwargs: Any,
+    ) -> Tap:
+        """Returns the tap with only the records that match all that is given.
+
+        Args:
+            step: a step; a slice of steps, half-open as in Python: ``slice(100, 200)`` is 100 up to 199, and
+                ``slice(0, None, 10)`` every tenth; or an iterable of steps, of which those recorded are taken.
+                A batched step matches where any lane does.
+            transforms: the whole chain, innermost first, as names and `Transform` values:
+                ``("jvp", "transpose")`` for cotangents, ``()`` for records that went through none.
+            device: JAX's id of a device, a slice or an iterable of ids.
+            call: the number of a program execution (`Record.call`), a slice or an iterable of numbers.
+            kwargs: values, slices or iterables for kwargs of the tap: ``phase="train"``. A kwarg that is
+                itself called ``step``, ``transforms``, ``device`` or ``call`` cannot be selected by.
+
+        Raises:
+            SelectionError: the tap has no such kwarg or transforms, or no record matches.
+        """
+        views = list(self._views)
+        said: list[str] = []
+        if transforms is not None:
+            transforms = transforms if isinstance(transforms, str) else _as_tuple(transforms)
+            views = selection.with_transforms(views, transforms, self._name)
+            said.append(f"transforms={transforms!r}")
+        for name, wanted in {"step": step, "device": device, "call": call, **kwargs}.items():
+            if wanted is not None or name in kwargs:
+                views = selection.matching(views, name, wanted, self._name)
+                said.append(f"{name}={wanted!r}")
+        return Tap(self._name, views, f"{self._call}.sel({', '.join(said)})")
+
+    def leaf(self, path: str) -> Tap:
+        """Returns the tap with one leaf of its pytree.
+
+        Args:
+            path: the leaf's key path, one of `leaves`.
+
+        Raises:
+            SelectionError: there is no such leaf; the message has the nearest.
+        """
+        views = [view for view in (view.with_leaf(path) for view in self._views) if view.site.leaves]
+        if not views:
+            hint = selection.nearest(path, self.leaves, "it has")
+            message = f"tap {self._name!r} has no leaf {path!r}; {hint}"
+            raise SelectionError(message, choices=self.leaves)
+        return Tap(self._name, views, f"{self._call}.leaf({path!r})")
+
+    def to_numpy(self) -> np.ndarray:
+        """Returns the leaf's values, in program order, as ``(records, *shape)``, bit for bit as recorded.
+
+        Types that numpy lacks, such as bfloat16, are those of ``ml_dtypes``. A PRNG key is its key data.
+
+        Raises:
+            SelectionError: the records are of more than one kind; the message has the calls that choose one.
+        """
+        self._leaf()
+        return self._assemble([lambda start, stop, v=view: v.leaf(0, start, stop) for view in self._views])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:  # noqa: FBT001 - numpy's protocol
+        """Returns `to_numpy`, so that ``np.asarray(tap)`` works; raises ValueError for ``copy=False``."""
+        if copy is False:
+            message = "an array of a trace is always a copy"
+            raise ValueError(message)
+        array = self.to_numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Returns a tidy table, one row a record and leaf; see `Trace.to_pandas` for its columns.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        from tracerec.trace.tables import table
+
+        return table(self._views)
+
+    def __repr__(self) -> str:
+        lines = [f"<tracerec.Tap {self._name!r}: {_count(len(self), 'record')}, {_count(len(self._views), 'stream')}>"]
+        for view in self._views[:_SHOWN]:
+            chain = ", ".join(map(str, view.site.transforms)) or "primal"
+            arrays = ", ".join(_array_text(leaf) for leaf in view.site.leaves[:_SHOWN])
+            more = f", {len(view.site.leaves) - _SHOWN} more" if len(view.site.leaves) > _SHOWN else ""
+            lines.append(f"  {chain}: {view.records} x {arrays}{more}")
+        if len(self._views) > _SHOWN:
+            lines.append(f"  {len(self._views) - _SHOWN} more streams")
+        return "\n".join(lines)
+
+    @cached_property
+    def _places(self) -> list[np.ndarray]:
+        return order.places(self._views)
+
+    @cached_property
+    def _inverse(self) -> np.ndarray:
+        """The view and the row in it of each place: ``(records, 2)``."""
+        inverse = np.empty((len(self), 2), np.int64)
+        for stream, places in enumerate(self._places):
+            inverse[places, 0] = stream
+            inverse[places, 1] = np.arange(len(places))
+        return inverse
+
+    def _assemble(self, reads: Sequence[Callable[[int, int], np.ndarray]]) -> np.ndarray:
+        """Returns what the reads, one a view, give, in program order."""
+        if len(self._views) == 1 and _ascending(self._places[0]):
+            return reads[0](0, len(self))
+        out: np.ndarray | None = None
+        for view, read, places in zip(self._views, reads, self._places, strict=True):
+            for start, stop in view.blocks(view.site.record_nbytes):
+                block = read(start, stop)
+                if out is None:
+                    out = np.empty((len(self), *block.shape[1:]), block.dtype)
+                out[places[start:stop]] = block
+        return reads[0](0, 0) if out is None else out
+
+    def _leaf(self) -> Leaf:
+        """Returns the one leaf that all streams have; raises SelectionError when there are several."""
+        if not any(site.leaves for site in self.sites):
+            message = f"the value of tap {self._name!r} has no arrays"
+            raise SelectionError(message)
+        if len(self.transforms) > 1:
+            names = [tuple(t.name for t in chain) for chain in self.transforms]
+            chains = names if len(set(names)) == len(names) else list(self.transforms)
+            what, calls = "chains of transforms", [f".sel(transforms={chain!r})" for chain in chains]
+            raise self._ambiguous(what, calls)
+        if len(self.leaves) > 1:
+            what, calls = "leaves", [f".leaf({path!r})" for path in self.leaves]
+            raise self._ambiguous(what, calls)
+        if len({(leaf.shape, leaf.dtype, leaf.key_impl) for site in self.sites for leaf in site.leaves}) > 1:
+            what, calls = "shapes or dtypes", [f".streams[{n}]" for n in range(len(self.sites))]
+            raise self._ambiguous(what, calls, [_array_text(site.leaves[0]) for site in self.sites])
+        return self.sites[0].leaves[0]
+
+    def _ambiguous(self, what: str, calls: Sequence[str], notes: Sequence[str] = ()) -> SelectionError:
+        choices = tuple(self._call + call for call in calls)
+        lines = [f"{c}  # {n}" for c, n in zip(choices, notes, strict=True)] if notes else list(choices)
+        shown = "".join(f"\n    {line}" for line in lines[:_CHOICES])
+        more = f"\n    and {len(lines) - _CHOICES} more" if len(lines) > _CHOICES else ""
+        message = f"tap {self._name!r} has records of different {what}; choose one:{shown}{more}"
+        return SelectionError(message, choices=choices)
+
+
+_SHOWN = 6
+_CHOICES = 20
+
+
+def _steps(view: StreamView) -> Callable[[int, int], np.ndarray] | None:
+    """Returns what reads a view's steps; None when some of its records have none."""
+    for number, column in enumerate(view.site.columns):
+        if column.name == "step" and not column.in_index:
+            return lambda start, stop: view.column(number, start, stop)
+    flags = [view.index(start, stop)["flags"] for start, stop in view.blocks(_ROW_NBYTES)]
+    if not all(np.all(part & FLAG_STEP) for part in flags):
+        return None
+    return lambda start, stop: view.index(start, stop)["step"]
+
+
+_ROW_NBYTES = 64
+
+
+def _as_tuple(transforms: Any) -> tuple[Any, ...]:
+    from tracerec.model import Transform
+
+    return (transforms,) if isinstance(transforms, Transform) else tuple(transforms)
+
+
+def _ascending(places: np.ndarray) -> bool:
+    return bool(np.all(np.diff(places) > 0))
+
+
+def _array_text(leaf: Leaf) -> str:
+    kind = leaf.dtype if leaf.key_impl is None else f"key<{leaf.key_impl}>"
+    return f"{leaf.path or 'array'} {kind}[{','.join(map(str, leaf.shape))}]"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
