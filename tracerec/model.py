@@ -183,6 +183,8 @@ class Column:
 
     def to_python(self, value: np.ndarray | np.generic | int) -> Any:
         """Returns one record's value as the user passed it: a Python number, or a numpy scalar or array."""
+        if self.shape:
+            return np.asarray(value)
         if self.python == "int":
             return int(value)
         if self.python == "float":

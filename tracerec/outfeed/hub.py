@@ -15,7 +15,7 @@ from tracerec.outfeed.queue import DEFAULT_BLOCK_TIMEOUT, DEFAULT_MAX_BYTES, Emi
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Consumer", "add_consumer", "barrier", "high_water_bytes", "listening", "put", "remove_consumer"]
+__all__ = ["Consumer", "add_consumer", "barrier", "high_water_bytes", "listening", "lost", "put", "remove_consumer"]
 
 _log = logging.getLogger("tracerec")
 
@@ -115,16 +115,17 @@ def put(emitter: Emitter, arrays: tuple[np.ndarray, ...], device: int | None, sh
         # The signal came while the callback ran on the main thread: hand it on once the callback has returned.
         _thread.interrupt_main()
     except BaseException as error:  # noqa: BLE001 - see above
-        _count_lost(emitter, error)
+        lost(emitter.site.name, error)
 
 
-def _count_lost(emitter: Emitter, error: BaseException) -> None:
+def lost(tap: str, error: BaseException) -> None:
+    """Counts a record that could not be enqueued; the first of each tap is logged. Never raises."""
     hub = _hub
     if hub is None:
         return
-    if not hub.queue.dropped[emitter.site]:
-        _log.error("records of tap %r are lost; they are counted as dropped", emitter.site.name, exc_info=error)
-    hub.queue.dropped[emitter.site] += 1
+    if not hub.queue.dropped[tap]:
+        _log.error("records of tap %r are lost; they are counted as dropped", tap, exc_info=error)
+    hub.queue.dropped[tap] += 1
 
 
 def listening() -> bool:
@@ -174,10 +175,7 @@ def remove_consumer(consumer: Consumer) -> dict[str, int]:
     failures = hub.failures.pop(id(consumer), None)
     if failures is not None:
         raise failures.to_error(consumer)
-    dropped: dict[str, int] = {}
-    for site, count in hub.queue.dropped.items():
-        dropped[site.name] = dropped.get(site.name, 0) + count
-    return dropped
+    return dict(hub.queue.dropped)
 
 
 def barrier(timeout: float | None = None) -> None:

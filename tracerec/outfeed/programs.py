@@ -20,13 +20,16 @@ class Program:
     Attributes:
         number: unique in this process; 0 is the eager world.
         has_mark: whether it tells the host when a call begins.
+        eager_call: for an eager tap that fires once a device: the call that these records share, once it is known.
     """
 
     number: int
     has_mark: bool = False
+    eager_call: int | None = None
 
 
 EAGER = Program(0)
+"""Every record is a call of its own."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,6 +59,10 @@ class CallCounter:
         if emitter.program is EAGER:
             return Place(self._new(), 0, guessed=False)
         program = emitter.program
+        if program.number == EAGER.number:
+            if program.eager_call is None:
+                program.eager_call = self._new()
+            return Place(program.eager_call, 0, guessed=False)
         key = (program.number, shard)
         call = self._open.get(key)
         if call is None or _begins(emitter, call):

@@ -60,7 +60,7 @@ class RecordQueue:
         self.max_bytes = max_bytes
         self.block_timeout = block_timeout
         self.high_water_bytes = 0
-        self.dropped: Counter[Site] = Counter()
+        self.dropped: Counter[str] = Counter()
         self.next_arrival = 0
         self._items: deque[tuple[Item, int]] = deque()
         self._bytes = 0
@@ -82,7 +82,7 @@ class RecordQueue:
         now = time.time_ns()
         with self._lock:
             if self._bytes + size > self.max_bytes and self._bytes and not self._wait_for_room(size):
-                self.dropped[emitter.site] += 1
+                self.dropped[emitter.site.name] += 1
                 return False
             self._items.append(((emitter, arrays, device, shard, now, self.next_arrival), size))
             # a mark is no record: it takes no arrival number

@@ -1,17 +1,22 @@
 """The one place that touches names of JAX outside its public, documented API.
 
 Each line says what the name is needed for and which public name would take its place. Everything here was run on
-JAX 0.10.2 and 0.12.0. None of it is in ``jax._src``.
+JAX 0.10.2 and 0.12.0.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
+
+# The one name of ``jax._src``: primitives whose lowering is told the devices of the program. Without it a record could
+# not say on which device its data lived. No public way exists.
+from jax._src.dispatch import prim_requires_devices_during_lowering
 
 # Public, not yet documented as stable: primitives and jaxpr types (jax.extend.core), MLIR (jax.extend.mlir).
 from jax.extend import core as jex
@@ -30,21 +35,30 @@ __all__ = [
     "HostCall",
     "ad",
     "batching",
-    "default_device",
     "emit_callback",
     "emit_callback_at_begin",
+    "emit_partitioned_callback",
+    "group_shardings",
     "hlo",
     "hoists_out_of_a_scan",
     "ir",
     "is_key_dtype",
     "is_tracer",
     "jex",
+    "lanes_that_take_this_branch",
     "mlir",
+    "one_each_device",
     "pe",
+    "program_devices",
     "program_of",
+    "replicated",
     "replicated_on",
+    "runs_invalid_lanes",
+    "shaped",
     "surroundings",
     "uint32_scalar",
+    "wants_devices",
+    "wrap_batching_rule",
 ]
 
 # JAX's debug effects keep a tap alive in every transformation (jit, scan, remat, partial evaluation). An effect of
@@ -52,8 +66,13 @@ __all__ = [
 (DEBUG_EFFECT,) = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))().effects
 (ORDERED_EFFECT,) = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None, ordered=True))().effects
 
-# The aval of an operand that a lowering adds. jax.core is public, and has no stub.
-uint32_scalar: Any = jax.core.ShapedArray((), np.dtype("uint32"))  # pyright: ignore[reportAttributeAccessIssue]
+
+def shaped(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """Returns the aval of an operand that a lowering adds (``jax.core`` is public, and has no stub)."""
+    return jax.core.ShapedArray(shape, dtype)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+uint32_scalar = shaped((), np.dtype("uint32"))
 
 
 def is_key_dtype(dtype: Any) -> bool:
@@ -79,17 +98,66 @@ def hoists_out_of_a_scan() -> bool:
     return False
 
 
+def wrap_batching_rule(primitive: Any, wrapper: Any) -> None:
+    """Puts a function around JAX's batching rule of a primitive; it gets the rule and the rule's arguments."""
+    rule = batching.fancy_primitive_batchers[primitive]
+    batching.fancy_primitive_batchers[primitive] = partial(wrapper, rule)
+
+
+def runs_invalid_lanes() -> bool:
+    """Returns whether the batching rule that asks works on a branch or loop with a batched predicate.
+
+    JAX then runs both branches for all lanes, and goes on with finished ones. The rule is not told; this looks at the
+    two rules of JAX that do it, in ``jax._src.lax.control_flow``, and their variables that say so. A branch that is
+    being evaluated, not batched, does not count: its taps have their mask (`lanes_that_take_this_branch`).
+    """
+    frame = inspect.currentframe()
+    callee = ""
+    while frame is not None:
+        name, local = frame.f_code.co_name, frame.f_locals
+        if name == "_cond_batching_rule" and local.get("index_dim") is not None and callee != "jaxpr_as_fun":
+            return True
+        if name == "_while_loop_batching_rule" and local.get("pred_bat"):
+            return True
+        callee, frame = name, frame.f_back
+    return False
+
+
+def lanes_that_take_this_branch() -> Any:
+    """Returns which lanes take the branch that is being evaluated, bool of ``(lanes,)``; None when not in a branch.
+
+    When a cond's predicate is batched, JAX evaluates every branch right in its batching rule, one equation after the
+    other, with the lanes that take it in the variable ``predicate``. Called from a primitive's ``bind``.
+    """
+    frame = inspect.currentframe()
+    names: list[str] = []
+    while frame is not None and len(names) <= _FRAMES_TO_COND:
+        names.append(frame.f_code.co_name)
+        if names[-1] == "_cond_batching_rule":
+            direct = names[-3:] == ["eval_jaxpr", "jaxpr_as_fun", "_cond_batching_rule"]
+            return frame.f_locals.get("predicate") if direct else None
+        frame = frame.f_back
+    return None
+
+
+# this function, its caller in `bind`, bind, eval_jaxpr, jaxpr_as_fun, the rule
+_FRAMES_TO_COND = 7
+
+
 def is_tracer(value: Any) -> bool:
     """Returns whether a value is being traced (``jax.core.Tracer`` is public, and has no stub)."""
     return isinstance(value, jax.core.Tracer)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def default_device(platform: str) -> int:
-    """Returns the id of the device that a program on one device runs on, unless its arguments lie elsewhere."""
-    default: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
-    if isinstance(default, jax.Device) and default.platform == platform:
-        return default.id
-    return jax.local_devices(backend=platform)[0].id
+def wants_devices(primitive: Any) -> None:
+    """Asks JAX to tell a primitive's lowering which devices the program runs on."""
+    prim_requires_devices_during_lowering.add(primitive)
+
+
+def program_devices(ctx: Any) -> tuple[int, ...]:
+    """Returns the ids of the devices that a program is lowered for, in its logical order; empty when not told."""
+    assignment = getattr(ctx.module_context.axis_context, "device_assignment", None)
+    return tuple(device.id for device in assignment or ())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,6 +199,46 @@ def emit_callback_at_begin(ctx: Any, call: HostCall, block: Any) -> None:
     tokens = _block_tokens(ctx)
     if tokens.get(block) is None:
         tokens.set(block, token)
+
+
+def emit_partitioned_callback(ctx: Any, call: HostCall) -> None:
+    """Emits a host callback that runs on each device of an auto-sharded program, with its shards of the operands.
+
+    XLA takes no token there (it aborts: ``Check failed: has_layout()``), so such taps are not chained.
+    """
+    sub = ctx.replace(avals_in=call.avals, avals_out=[])
+    mlir.emit_python_callback(
+        sub, call.callback, None, call.operands, call.avals, [],
+        has_side_effect=True, returns_token=False, partitioned=True,
+    )  # fmt: skip
+
+
+def group_shardings(ctx: Any, *values: Any) -> None:
+    """Holds values of one shape to one sharding, whatever the partitioner chooses."""
+    notes = program_of(ctx)
+    group = notes["groups"] = notes.get("groups", _FIRST_GROUP) + 1
+    for value in values:
+        sdy.ShardingGroupOp(value, group)
+
+
+# Group numbers of the user's own program, if any, start at 0.
+_FIRST_GROUP = 1 << 20
+
+
+def one_each_device(value: Any, num_devices: int) -> Any:
+    """Returns a vector of ``num_devices`` elements with element k on logical device k."""
+    axis = sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get("device")], is_closed=True)
+    return sdy.ShardingConstraintOp(value, sdy.TensorShardingAttr.get(_all_devices(num_devices), [axis])).result
+
+
+def replicated(value: Any, rank: int, num_devices: int) -> Any:
+    """Returns a value of which every device has the whole."""
+    whole = [sdy.DimensionShardingAttr.get([], is_closed=True)] * rank
+    return sdy.ShardingConstraintOp(value, sdy.TensorShardingAttr.get(_all_devices(num_devices), whole)).result
+
+
+def _all_devices(num_devices: int) -> Any:
+    return sdy.MeshAttr.get([sdy.MeshAxisAttr.get("device", num_devices)])
 
 
 def _emit(ctx: Any, call: HostCall, token: Any) -> Any:

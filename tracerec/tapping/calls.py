@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 import jax
 import numpy as np
@@ -12,12 +12,15 @@ from tracerec.tapping._jax import is_key_dtype, is_tracer
 from tracerec.tapping.context import in_scope, is_disabled
 from tracerec.tapping.emitters import TapSpec
 from tracerec.tapping.encode import encode_kwargs, encode_tree
+from tracerec.tapping.masks import encode_extents, encode_where
 from tracerec.tapping.primitive import bind
 
 __all__ = ["tap"]
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+Shards = Literal["auto", "gather", "local"]
 
 
 class _NotGiven:
@@ -29,14 +32,38 @@ _NOT_GIVEN = _NotGiven()
 
 
 @overload
-def tap(value: T, name: str, *, derivatives: bool = ..., ordered: bool = ..., **kwargs: Any) -> T: ...
+def tap(
+    value: T,
+    name: str,
+    *,
+    where: Any = ...,
+    logical_shapes: Any = ...,
+    shards: Shards = ...,
+    derivatives: bool = ...,
+    ordered: bool = ...,
+    **kwargs: Any,
+) -> T: ...
 @overload
-def tap(value: Any, name: str, *, result: R, derivatives: bool = ..., ordered: bool = ..., **kwargs: Any) -> R: ...
+def tap(
+    value: Any,
+    name: str,
+    *,
+    result: R,
+    where: Any = ...,
+    logical_shapes: Any = ...,
+    shards: Shards = ...,
+    derivatives: bool = ...,
+    ordered: bool = ...,
+    **kwargs: Any,
+) -> R: ...
 def tap(
     value: Any,
     name: str,
     *,
     result: Any = _NOT_GIVEN,
+    where: Any = None,
+    logical_shapes: Any = None,
+    shards: Shards = "auto",
     derivatives: bool = True,
     ordered: bool = False,
     **kwargs: Any,
@@ -51,6 +78,13 @@ def tap(
         value: any pytree of JAX values, numpy arrays or Python scalars.
         name: the tap's name, such as ``"encoder/act"``; open scopes are put before it.
         result: returned in place of ``value`` when given; it is not recorded.
+        where: a bool scalar: whether this record counts. Under vmap it is batched along and says which lanes do:
+            give the predicate to taps inside a cond, and the condition to taps inside a while, that are vmapped.
+        logical_shapes: the valid extent of padded leaves: a tuple with an int, a traced int or None (the whole axis) an
+            axis; for a pytree, the same tree of such tuples, or None for a leaf that is not padded.
+        shards: of a value that XLA shards by itself under jit: ``"gather"`` records the logical array once,
+            ``"local"`` each device's shard with its place in the whole, without moving data between devices.
+            ``"auto"`` gathers up to 64 KiB, where that is cheaper, and records larger values as shards.
         derivatives: whether tangents and cotangents are recorded as well.
         ordered: asks for total order of all ordered taps, on one device, at a higher cost.
         **kwargs: recorded with the value. Numbers (``step=7``, a loss, a loop index) and arrays ride along as
@@ -61,7 +95,8 @@ def tap(
         ``value``, or ``result`` when given.
 
     Raises:
-        TapError: the name is empty, or a kwarg is of a kind that a trace cannot give back exactly.
+        TapError: the name is empty, a kwarg is of a kind that a trace cannot give back exactly, or a mask or a logical
+            shape does not fit the value.
 
     Example:
         >>> import jax, jax.numpy as jnp, tracerec
@@ -76,18 +111,33 @@ def tap(
         raise TapError(message)
     if is_disabled():
         return value if isinstance(result, _NotGiven) else result
-    tapped = _tap(value, *in_scope(name, kwargs), ordered=ordered, derivatives=derivatives)
+    if shards not in ("auto", "gather", "local"):
+        message = f"tap {name!r}: shards={shards!r}; use 'auto', 'gather' or 'local'"
+        raise TapError(message, tap=name)
+    name, kwargs = in_scope(name, kwargs)
+    options = _Options(where, logical_shapes, shards, ordered, derivatives)
+    tapped = _tap(value, name, kwargs, options)
     return tapped if isinstance(result, _NotGiven) else result
 
 
-def _tap(value: Any, name: str, kwargs: dict[str, Any], *, ordered: bool, derivatives: bool) -> Any:
+class _Options(NamedTuple):
+    where: Any
+    logical_shapes: Any
+    shards: Shards
+    ordered: bool
+    derivatives: bool
+
+
+def _tap(value: Any, name: str, kwargs: dict[str, Any], options: _Options) -> Any:
     structure, with_paths = encode_tree(value)
     leaves = [leaf for _, leaf in with_paths]
     # A float0 leaf is "no tangent": it has no data to record.
     numbers = [i for i, leaf in enumerate(leaves) if _dtype(leaf, name) != jax.dtypes.float0]
     if not numbers:
         return value
+    tree = jax.tree_util.tree_structure(value)
     encoded = encode_kwargs(kwargs, name)
+    masks = [*encode_where(options.where, name), *encode_extents(options.logical_shapes, tree, with_paths, name)]
     spec = TapSpec(
         name=name,
         kwargs=encoded.text,
@@ -95,15 +145,18 @@ def _tap(value: Any, name: str, kwargs: dict[str, Any], *, ordered: bool, deriva
         paths=tuple(with_paths[i][0] for i in numbers),
         numbers=tuple(numbers),
         key_impls=tuple(_key_impl(leaves[i]) for i in numbers),
-        columns=encoded.columns,
-        ordered=ordered,
-        derivatives=derivatives,
+        columns=(*encoded.columns, *(column for column, _ in masks)),
+        ordered=options.ordered,
+        derivatives=options.derivatives,
+        shards=options.shards,
     )
-    for i, leaf in zip(numbers, bind(spec, [leaves[i] for i in numbers], encoded.operands), strict=True):
+    operands = (*encoded.operands, *(operand for _, operand in masks))
+    masked = options.logical_shapes is not None
+    for i, leaf in zip(numbers, bind(spec, [leaves[i] for i in numbers], operands, masked=masked), strict=True):
         # Eagerly a leaf is returned as the very object that was passed in.
         if is_tracer(leaf):
             leaves[i] = leaf
-    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(value), leaves)
+    return jax.tree_util.tree_unflatten(tree, leaves)
 
 
 def _dtype(leaf: Any, name: str) -> Any:

@@ -18,7 +18,7 @@ from tracerec.errors import TapError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["disabled", "in_scope", "is_disabled", "scope"]
+__all__ = ["batching_under", "disabled", "in_scope", "is_disabled", "scope"]
 
 _context = jax.make_user_context(default_value=None)
 
@@ -29,6 +29,7 @@ class _Key:
 
     disabled: bool = False
     scopes: tuple[Any, ...] = ()
+    control_flow: tuple[Any, ...] = ()
 
 
 class _Kwargs(threading.local):
@@ -89,6 +90,12 @@ def disabled() -> Generator[None]:
     """
     with _context(dataclasses.replace(_key(), disabled=True)):
         yield
+
+
+def batching_under(what: tuple[Any, ...]) -> Any:
+    """Returns a context in which JAX's caches are apart from those outside; ``what`` tells them from each other."""
+    key = _key()
+    return _context(dataclasses.replace(key, control_flow=(*key.control_flow, what)))
 
 
 def is_disabled() -> bool:

@@ -16,11 +16,21 @@ from tracerec.outfeed.programs import EAGER, Program
 from tracerec.tapping._jax import is_key_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tracerec.tapping.encode import ColumnSpec
 
-__all__ = ["Emitter", "TapSpec", "eager_emitter", "mark_emitter", "new_program", "program_emitter"]
+__all__ = [
+    "Emitter",
+    "TapSpec",
+    "eager_emitter",
+    "mark_emitter",
+    "new_program",
+    "physical_dtype",
+    "physical_shape",
+    "program_emitter",
+    "to_host",
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,7 +47,8 @@ class TapSpec:
         columns: one a dynamic kwarg.
         ordered: whether total order was asked for.
         derivatives: whether tangents and cotangents are recorded too.
-        shards: what is recorded of a value that XLA shards by itself: ``"gather"`` or ``"local"``.
+        shards: what is recorded of a value that XLA shards by itself: ``"gather"``, ``"local"`` or ``"auto"``.
+        gathered: mesh axes over which the value was gathered, so that they are no coordinates of the record.
     """
 
     name: str
@@ -49,12 +60,12 @@ class TapSpec:
     columns: tuple[ColumnSpec, ...]
     ordered: bool = False
     derivatives: bool = True
-    shards: str = "gather"
+    shards: str = "auto"
+    gathered: tuple[str, ...] = ()
 
-    @property
-    def has_where(self) -> bool:
-        """Whether a column says which lanes count."""
-        return any(column.role == "where" for column in self.columns)
+    def with_columns(self, columns: Iterable[ColumnSpec]) -> TapSpec:
+        """Returns the spec with further columns behind its own."""
+        return dataclasses.replace(self, columns=(*self.columns, *columns))
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -96,14 +107,19 @@ class Emitter:
 
         return fire
 
-    def shard_callback(self) -> Callable[..., tuple[()]]:
-        """Returns the host callback of a manually sharded program; its last operand is the partition's number."""
+    def shard_callback(self, shards: Sequence[int] | None = None) -> Callable[..., tuple[()]]:
+        """Returns the host callback of a manually sharded program; its last operand is the partition's number.
+
+        Args:
+            shards: the place in the site's mesh of each partition; None when it is the partition's number.
+        """
         put = outfeed.put
         devices = self.devices
 
         def fire(*arrays: np.ndarray) -> tuple[()]:
-            shard = int(arrays[-1])
-            put(self, arrays[:-1], devices[shard] if devices else None, shard)
+            partition = int(arrays[-1])
+            shard = partition if shards is None else shards[partition]
+            put(self, arrays[:-1], devices[partition] if devices else None, shard)
             return ()
 
         return fire
@@ -135,10 +151,27 @@ def program_emitter(
     once: bool,
     mesh: tuple[tuple[str, int], ...] = (),
     devices: tuple[int, ...] = (),
+    wholes: tuple[tuple[int, ...], ...] | None = None,
 ) -> Emitter:
-    """Returns the emitter of one tap of a program; ``avals`` has a shape and a dtype for each operand."""
-    shapes = tuple((_physical_shape(a), _physical_dtype(a)) for a in avals)
+    """Returns the emitter of one tap of a program.
+
+    Args:
+        spec: the tap's parameter.
+        transforms: the tap's parameter.
+        present: the tap's parameter.
+        avals: a shape and a dtype for each operand.
+        program: the program.
+        position: the tap's static position in it.
+        once: whether the tap fires once a call.
+        mesh: names and sizes of the mesh axes of a manually sharded program.
+        devices: the id of each logical device.
+        wholes: for shards: the shape of each leaf's whole array.
+    """
+    shapes = tuple((physical_shape(a), physical_dtype(a)) for a in avals)
     site = _site(spec, transforms, present, shapes, mesh)
+    if wholes is not None:
+        leaves = (dataclasses.replace(x, global_shape=whole) for x, whole in zip(site.leaves, wholes, strict=True))
+        site = dataclasses.replace(site, leaves=tuple(leaves))
     n = len(present)
     words = tuple((n + i, np.dtype(column.words)) for i, column in enumerate(spec.columns) if column.words is not None)
     return Emitter(site, program, position, once, False, devices, words, site.record_nbytes)  # noqa: FBT003
@@ -146,10 +179,8 @@ def program_emitter(
 
 def eager_emitter(
     spec: TapSpec, transforms: tuple[Transform, ...], present: tuple[int, ...], args: Sequence[Any]
-) -> Emitter | None:
-    """Returns the emitter of an eager tap, or None when nobody listens."""
-    if not outfeed.listening():
-        return None
+) -> Emitter:
+    """Returns the emitter of an eager tap."""
     return _eager(spec, transforms, present, tuple((jax.numpy.shape(a), _dtype_of(a)) for a in args))
 
 
@@ -186,11 +217,27 @@ def _dtype_of(value: Any) -> Any:
     return jax.dtypes.canonicalize_dtype(np.result_type(value))
 
 
-def _physical_shape(aval: Any) -> tuple[int, ...]:
+def to_host(value: Any) -> np.ndarray:
+    """Returns a copy of an eager value as a read-only numpy array, as a program's callback would get it.
+
+    A copy: the user may overwrite a numpy array, or donate a JAX array, after the tap.
+    """
+    if isinstance(value, jax.Array) and is_key_dtype(value.dtype):
+        value = jax.random.key_data(value)
+    if isinstance(value, (bool, int, float, complex)):
+        value = np.asarray(value, jax.dtypes.canonicalize_dtype(np.result_type(value)))
+    array = np.array(value, order="C")
+    array.flags.writeable = False
+    return array
+
+
+def physical_shape(aval: Any) -> tuple[int, ...]:
+    """Returns the shape of an operand as the host gets it: that of the key data, for a PRNG key."""
     if is_key_dtype(aval.dtype):
         return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype)).shape
     return tuple(int(n) for n in aval.shape)
 
 
-def _physical_dtype(aval: Any) -> str:
+def physical_dtype(aval: Any) -> str:
+    """Returns the dtype's name of an operand as the host gets it."""
     return "uint32" if is_key_dtype(aval.dtype) else np.dtype(aval.dtype).name

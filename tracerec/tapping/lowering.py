@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
 from tracerec.errors import TapError
 from tracerec.tapping._jax import (
     HostCall,
-    default_device,
     emit_callback,
     emit_callback_at_begin,
     hlo,
     mlir,
+    program_devices,
     program_of,
     replicated_on,
     surroundings,
     uint32_scalar,
 )
 from tracerec.tapping.emitters import Emitter, TapSpec, mark_emitter, new_program, program_emitter
+from tracerec.tapping.shards import emit_local, records_shards
 
 if TYPE_CHECKING:
     from tracerec.outfeed.programs import Program
@@ -43,7 +46,11 @@ def emit(ctx: Any, primitive: Any, args: Any, *, spec: TapSpec, transforms: Any,
     axes = ctx.module_context.axis_context
     bound = {"spec": spec, "transforms": transforms, "present": present}
     if not isinstance(axes, mlir.SPMDAxisContext):
-        _emit_one(ctx, args, axes.num_devices, bound)
+        if axes.num_devices > 1 and records_shards(spec, ctx.avals_in[: len(present)]):
+            _refuse_ordered(spec, axes.num_devices)
+            emit_local(ctx, args, bound, **_place(ctx))
+        else:
+            _emit_one(ctx, args, axes.num_devices, bound)
         return
     rest = tuple(axis for axis in axes.mesh.axis_names if axis not in axes.manual_axes)
     if rest:
@@ -55,8 +62,7 @@ def emit(ctx: Any, primitive: Any, args: Any, *, spec: TapSpec, transforms: Any,
 def _emit_one(ctx: Any, args: Any, num_devices: int, bound: Any) -> None:
     """One record of the logical value. XLA gathers an auto-sharded value to logical device 0 for it."""
     _refuse_ordered(bound["spec"], num_devices)
-    devices = (default_device(ctx.module_context.platforms[0]),)
-    emitter = _emitter(ctx, bound, devices=devices)
+    emitter = _emitter(ctx, bound, devices=program_devices(ctx))
     sharding = replicated_on(0) if num_devices > 1 else None
     call = HostCall(emitter.callback(), list(args), list(ctx.avals_in), sharding)
     emit_callback(ctx, call, ordered=emitter.site.ordered)
@@ -65,17 +71,36 @@ def _emit_one(ctx: Any, args: Any, num_devices: int, bound: Any) -> None:
 def _emit_shards(ctx: Any, args: Any, mesh: Any, bound: Any) -> None:
     """One record a device: the partition's number rides along and gives the mesh coordinates."""
     _refuse_ordered(bound["spec"], mesh.size)
-    sizes = tuple(zip(map(_axis_name, mesh.axis_names), map(int, mesh.axis_sizes), strict=True))
-    devices = tuple(d.id for d in mesh.devices.flat) if isinstance(mesh, jax.sharding.Mesh) else ()
-    emitter = _emitter(ctx, bound, mesh=sizes, devices=devices)
+    kept = [i for i, axis in enumerate(mesh.axis_names) if axis not in bound["spec"].gathered]
+    sizes = tuple((_axis_name(mesh.axis_names[i]), int(mesh.axis_sizes[i])) for i in kept)
+    emitter = _emitter(ctx, bound, mesh=sizes, devices=_mesh_devices(ctx, mesh))
     operands = [*args, hlo.partition_id()]
     avals = [*ctx.avals_in, uint32_scalar]
-    call = HostCall(emitter.shard_callback(), operands, avals, replicated_on(None))
+    shards = None if len(kept) == len(mesh.axis_names) else _places(mesh, kept)
+    call = HostCall(emitter.shard_callback(shards), operands, avals, replicated_on(None))
     emit_callback(ctx, call, ordered=emitter.site.ordered)
+
+
+def _places(mesh: Any, kept: list[int]) -> list[int]:
+    """Returns each partition's place in the mesh of the axes that are kept."""
+    coordinates = np.indices(mesh.axis_sizes).reshape(len(mesh.axis_sizes), -1)[kept]
+    flat: np.ndarray = np.asarray(np.ravel_multi_index(tuple(coordinates), [mesh.axis_sizes[i] for i in kept]))
+    return flat.tolist()
+
+
+def _mesh_devices(ctx: Any, mesh: Any) -> tuple[int, ...]:
+    """Returns the device id of each partition. An inner mesh is abstract: its devices are those of the outer one."""
+    known = program_of(ctx).setdefault("mesh devices", {})
+    key = (mesh.axis_names, mesh.axis_sizes)
+    if isinstance(mesh, jax.sharding.Mesh):
+        known[key] = tuple(d.id for d in mesh.devices.flat)
+    return known.get(key, ())
 
 
 def _make_manual(ctx: Any, primitive: Any, args: Any, rest: tuple[str, ...], bound: Any) -> None:
     """Inside a shard_map over some axes only: maps over the others too, and lets one shard of them report."""
+    _mesh_devices(ctx, ctx.module_context.axis_context.mesh)
+    bound = {**bound, "spec": dataclasses.replace(bound["spec"], gathered=tuple(map(str, rest)))}
     whole = PartitionSpec()
 
     def report(*xs: Any) -> tuple[()]:
@@ -96,20 +121,16 @@ def _make_manual(ctx: Any, primitive: Any, args: Any, rest: tuple[str, ...], bou
 
 
 def _emitter(ctx: Any, bound: Any, **where: Any) -> Emitter:
+    return program_emitter(bound["spec"], bound["transforms"], bound["present"], ctx.avals_in, **_place(ctx), **where)
+
+
+def _place(ctx: Any) -> dict[str, Any]:
+    """Returns where in which program a tap is being lowered; marks the begin of calls where that is needed."""
     program = _program(ctx)
     place = surroundings(ctx)
     if not place.straight and place.home is not None and not program.has_mark:
         _emit_mark(ctx, program, place.home)
-    return program_emitter(
-        bound["spec"],
-        bound["transforms"],
-        bound["present"],
-        ctx.avals_in,
-        program=program,
-        position=len(ctx.module_context.host_callbacks),
-        once=place.straight,
-        **where,
-    )
+    return {"program": program, "position": len(ctx.module_context.host_callbacks), "once": place.straight}
 
 
 def _program(ctx: Any) -> Program:

@@ -11,49 +11,68 @@ import dataclasses
 from typing import Any
 
 import jax
-import numpy as np
 
+from tracerec import outfeed
 from tracerec.errors import TapError
 from tracerec.model import Transform
-from tracerec.tapping import lowering
+from tracerec.tapping import control_flow, lowering
 from tracerec.tapping._jax import (
     DEBUG_EFFECT,
     ORDERED_EFFECT,
     ad,
     batching,
     hoists_out_of_a_scan,
-    is_key_dtype,
     jex,
+    lanes_that_take_this_branch,
     mlir,
     pe,
+    runs_invalid_lanes,
+    wants_devices,
 )
-from tracerec.tapping.emitters import TapSpec, eager_emitter
+from tracerec.tapping.emitters import TapSpec, eager_emitter, to_host
+from tracerec.tapping.masks import WHERE
+from tracerec.tapping.shards import fire_local, records_shards
 
 __all__ = ["bind"]
 
 
-def bind(spec: TapSpec, leaves: list[Any], operands: tuple[Any, ...]) -> list[Any]:
+def bind(spec: TapSpec, leaves: list[Any], operands: tuple[Any, ...], *, masked: bool = False) -> list[Any]:
     """Returns the leaves, tapped.
 
     Args:
         spec: what is static.
         leaves: JAX values, numpy arrays or Python scalars.
         operands: the dynamic kwargs, one a column of the spec.
+        masked: whether leaves have logical shapes.
     """
     return tap_p.bind(
         *leaves,
         *operands,
         spec=spec,
-        transforms=(),
+        transforms=(Transform("mask"),) if masked else (),
         present=tuple(range(len(leaves))),
         mute=NOT_MUTED,
     )
 
 
-# How much of a tap is silent. A rematerialised pass is silent throughout; its tangents, taken later, are not.
-NOT_MUTED, PRIMAL_MUTED, MUTED = 0, 1, 2
+# How much of a tap is silent: nothing; its values, but not what comes back through it; all. The recomputation under
+# jax.checkpoint is silent. Its tangents were recorded in the first pass; a cotangent that comes back through it, as in
+# second-order differentiation, comes back nowhere else.
+NOT_MUTED, FORWARD_MUTED, MUTED = 0, 1, 2
 
-tap_p = jex.Primitive("tap")
+
+class _Tap(jex.Primitive):
+    """The tap primitive. In a branch of a vmapped cond it learns which lanes take the branch."""
+
+    def bind(self, *args: Any, **params: Any) -> list[Any]:
+        batched = params["transforms"] and params["transforms"][-1].name == "batch"
+        taken = lanes_that_take_this_branch() if batched else None
+        if taken is not None:
+            args, params = _masked(args, taken, **params)
+        return super().bind(*args, **params)
+
+
+tap_p = _Tap("tap")
 tap_p.multiple_results = True
 
 
@@ -73,21 +92,21 @@ def _split(args: Any, present: tuple[int, ...]) -> _Split:
 def _impl(*args: Any, spec: TapSpec, transforms: Any, present: Any, mute: int) -> list[Any]:
     given = _split(args, present)
     if mute == NOT_MUTED:
-        emitter = eager_emitter(spec, transforms, present, args)
-        if emitter is not None:
-            # A copy: the user may overwrite a numpy array, or donate a JAX array, after the tap.
-            emitter.fire(tuple(_to_host(a) for a in args), device=_device_of(given.leaves))
+        _fire(given, args, {"spec": spec, "transforms": transforms, "present": present})
     return given.leaves
 
 
-def _to_host(value: Any) -> np.ndarray:
-    if isinstance(value, jax.Array) and is_key_dtype(value.dtype):
-        value = jax.random.key_data(value)
-    if isinstance(value, (bool, int, float, complex)):
-        value = np.asarray(value, jax.dtypes.canonicalize_dtype(np.result_type(value)))
-    array = np.array(value, order="C")
-    array.flags.writeable = False
-    return array
+def _fire(given: _Split, args: Any, bound: Any) -> None:
+    spec: TapSpec = bound["spec"]
+    if not outfeed.listening():
+        return
+    if any(isinstance(x, jax.Array) and len(x.devices()) > 1 for x in given.leaves) and records_shards(
+        spec, given.leaves
+    ):
+        fire_local(bound, given.leaves, [to_host(x) for x in given.operands])
+        return
+    emitter = eager_emitter(spec, bound["transforms"], bound["present"], args)
+    emitter.fire(tuple(to_host(a) for a in args), device=_device_of(given.leaves))
 
 
 def _device_of(leaves: list[Any]) -> int | None:
@@ -113,7 +132,7 @@ def _jvp(primals: Any, tangents: Any, *, spec: TapSpec, transforms: Any, present
         spec=spec,
         transforms=(*transforms, Transform("jvp")),
         present=present,
-        mute=MUTED if mute == MUTED else NOT_MUTED,
+        mute=NOT_MUTED if mute == NOT_MUTED else FORWARD_MUTED,
     )
     return out, tangents_out
 
@@ -133,7 +152,7 @@ def _transpose(cotangents: Any, *args: Any, spec: TapSpec, transforms: Any, pres
         spec=spec,
         transforms=(*transforms, Transform("transpose")),
         present=present,
-        mute=mute,
+        mute=MUTED if mute == MUTED else NOT_MUTED,
     )
     leaves = [ct if ad.is_undefined_primal(leaf) else None for ct, leaf in zip(tapped, given.leaves, strict=True)]
     return [*leaves, *(None for _ in given.operands)]
@@ -167,21 +186,67 @@ def _take(transform: Transform, live: list[int]) -> Transform:
     return dataclasses.replace(transform, dims=tuple(transform.dims[i] for i in live))
 
 
+def _masked(args: Any, taken: Any, *, spec: TapSpec, transforms: Any, **params: Any) -> tuple[Any, dict[str, Any]]:
+    """Returns the arguments of a tap, batched just now, with the lanes that take its branch as its mask."""
+    # a batched loop, or a branch further out, can still make lanes invalid
+    batch = dataclasses.replace(transforms[-1], lanes_may_be_invalid=runs_invalid_lanes())
+    kwarg_dims = batch.kwarg_dims or ()
+    n = len(args) - len(spec.columns)
+    mask = next((i for i, column in enumerate(spec.columns) if column.role == "where"), None)
+    if mask is None:
+        args = (*args, taken)
+        inner = tuple(
+            t if t.kwarg_dims is None else dataclasses.replace(t, kwarg_dims=(*t.kwarg_dims, None))
+            for t in transforms[:-1]
+        )
+        spec = spec.with_columns([WHERE])
+        batch = dataclasses.replace(batch, kwarg_dims=(*kwarg_dims, 0))
+    else:
+        known = args[n + mask]
+        lanes = known if kwarg_dims[mask] == 0 else jax.numpy.broadcast_to(known, (batch.size, *jax.numpy.shape(known)))
+        both = lanes & taken.reshape(taken.shape + (1,) * (jax.numpy.ndim(lanes) - 1))
+        args = (*args[: n + mask], both, *args[n + mask + 1 :])
+        inner = transforms[:-1]
+        batch = dataclasses.replace(batch, kwarg_dims=tuple(0 if i == mask else d for i, d in enumerate(kwarg_dims)))
+    return args, {"spec": spec, "transforms": (*inner, batch), **params}
+
+
 def _batch(axis: Any, args: Any, dims: Any, *, spec: TapSpec, transforms: Any, present: Any, mute: int) -> Any:
     n = len(present)
-    # Readers find a batched kwarg's lanes on axis 0; words keep their trailing axis.
-    operands = [
-        arg if dim is None else jax.numpy.moveaxis(arg, dim, 0) for arg, dim in zip(args[n:], dims[n:], strict=True)
-    ]
+    operands, kwarg_dims = _batch_kwargs(args[n:], dims[n:], spec, int(axis.size))
     batch = Transform(
         "batch",
         size=int(axis.size),
         dims=tuple(dims[:n]),
-        kwarg_dims=tuple(None if dim is None else 0 for dim in dims[n:]),
+        kwarg_dims=kwarg_dims,
         axis_name=axis.name if isinstance(axis.name, str) else None,
+        lanes_may_be_invalid=_mask_dim(spec, dims[n:]) is None and runs_invalid_lanes(),
     )
     out = tap_p.bind(*args[:n], *operands, spec=spec, transforms=(*transforms, batch), present=present, mute=mute)
     return out, list(dims[:n])
+
+
+def _batch_kwargs(args: Any, dims: Any, spec: TapSpec, size: int) -> tuple[list[Any], tuple[int | None, ...]]:
+    """Returns the dynamic kwargs with their lanes, if any, on axis 0, where readers find them."""
+    out: list[Any] = []
+    dims_out: list[int | None] = []
+    for arg, dim, column in zip(args, dims, spec.columns, strict=True):
+        if dim is None:
+            out.append(arg)
+            dims_out.append(None)
+        elif column.words is not None and size:
+            # A number from Python is the same in all lanes; JAX had broadcast it, for a branch of a vmapped cond.
+            out.append(jax.lax.index_in_dim(arg, 0, dim, keepdims=False))
+            dims_out.append(None)
+        else:
+            out.append(jax.numpy.moveaxis(arg, dim, 0))
+            dims_out.append(0)
+    return out, tuple(dims_out)
+
+
+def _mask_dim(spec: TapSpec, dims: Any) -> int | None:
+    """Returns the batch axis of the mask, None when there is no mask or it is the same for all lanes."""
+    return next((d for c, d in zip(spec.columns, dims, strict=True) if c.role == "where"), None)
 
 
 def _remat(_saveable: Any, unknown: Any, in_inst: Any, eqn: Any) -> Any:
@@ -207,6 +272,8 @@ def _lower(ctx: Any, *args: Any, mute: int, **params: Any) -> list[Any]:
     return list(args[: len(params["present"])])
 
 
+control_flow.install()
+wants_devices(tap_p)
 tap_p.def_impl(_impl)
 tap_p.def_effectful_abstract_eval(_abstract)
 ad.primitive_jvps[tap_p] = _jvp
