@@ -60,12 +60,12 @@ class MemoryStream:
         return self.rows.nbytes + sum(a.nbytes for a in (*self.arrays, *stored))
 
     def summaries(self) -> Sequence[LeafSummary]:
-        from tracerec.statistics import summarize
+        from tracerec.summaries import summarizers
 
-        return [
-            summarize([array], self.records, key=leaf.key_impl is not None)
-            for leaf, array in zip(self.site.leaves, self.arrays, strict=True)
-        ]
+        leaves = summarizers(self)
+        for leaf, array in zip(leaves, self.arrays, strict=True):
+            leaf.add(array)
+        return [leaf.summary() for leaf in leaves]
 
     def index(self, start: int, stop: int) -> np.ndarray:
         return self.rows[start:stop]

@@ -49,7 +49,9 @@ def listening() -> Generator[Keeper]:
         jax.effects_barrier()
         outfeed.barrier(timeout=60)
     finally:
-        outfeed.remove_consumer(keeper)
+        error = outfeed.remove_consumer(keeper).error
+    if error is not None:
+        raise error
 
 
 def records_of(function: Any, *args: Any) -> list[Record]:

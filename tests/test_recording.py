@@ -16,7 +16,13 @@ import pytest
 import tracerec
 from tests.support import ROOT, run_python
 from tracerec import sealing
-from tracerec.errors import ConsumerError, RecordingClosed, RecordingError, RecordingExists, SealingError
+from tracerec.errors import (
+    RecordingClosed,
+    RecordingError,
+    RecordingExists,
+    RecordingIncomplete,
+    SealingError,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,8 +81,9 @@ def test_an_existing_recording_is_refused_and_overwritten_only_when_told(tmp_pat
     """Neither the file nor a running recording is ever truncated by accident."""
     path = tmp_path / "run.h5"
     rec = tracerec.record(path)
-    with pytest.raises(RecordingExists, match=r"run\.h5\.live exists: choose another path, or mode='w'"):
-        tracerec.record(path)
+    for mode in ("x", "w"):
+        with pytest.raises(RecordingExists, match=r"run\.h5 is being recorded to: .*live is in use; choose another"):
+            tracerec.record(path, mode=mode)
     tracerec.tap(jnp.zeros(1), "first")
     rec.close()
     before = path.read_bytes()
@@ -94,9 +101,13 @@ def test_an_existing_recording_is_refused_and_overwritten_only_when_told(tmp_pat
     [
         ("run.txt", {}, r"unknown suffix '\.txt'; name the file something\.h5"),
         ("run.arrow", {}, r"unknown suffix '\.arrow'"),
-        ("run.h5", {"mode": "r"}, "mode 'r'; use 'x'"),
-        ("run.h5", {"metadata": {"a": object()}}, "metadata must be values that JSON can hold"),
-        ("file/run.h5", {}, "cannot be made"),
+        ("run.h5", {"mode": "r"}, "mode='r'; use one of 'x', 'w'"),
+        ("run.h5", {"metadata": {"a": object()}}, "metadata must be a mapping of values that JSON can hold"),
+        ("run.h5", {"metadata": [1]}, "metadata must be a mapping"),
+        ("run.h5", {"compression": "foo"}, "compression='foo'; use one of 'lz4', 'zstd', 'gzip', None"),
+        ("run.h5", {"on_full": "wait"}, "on_full='wait'; use one of"),
+        ("x" * 300 + ".h5", {}, "cannot be recorded to: .*File name too long"),
+        ("file/run.h5", {}, "cannot be recorded to"),
     ],
 )
 def test_what_cannot_be_recorded_to_is_said_before_the_training_starts(
@@ -220,7 +231,7 @@ def test_a_killed_run_is_readable_up_to_its_last_flush(tmp_path: Path) -> None:
     )
     assert inspected.returncode == 0, inspected.stderr
     assert "did not end cleanly" in inspected.stdout
-    sealing.seal(path.with_name("run.h5.live"), path, "lz4")
+    sealing.seal(sealing.Order(path.with_name("run.h5.live"), path))
     with tracerec.open(path) as trace:
         assert not trace.info.clean
         np.testing.assert_array_equal(trace["x"].leaf("['v']").to_numpy().astype(np.float32)[:, 0], np.arange(30))
@@ -231,7 +242,7 @@ def test_sealing_that_fails_leaves_the_journal_and_says_where(tmp_path: Path, mo
     rec = tracerec.record(tmp_path / "run.h5")
     tracerec.tap(jnp.arange(3), "x")
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(SealingError, match=r"could not be started.*the records are in this folder"):
+    with pytest.raises(SealingError, match=r"could not be started.*the records are in .*run\.h5\.live, and readers"):
         rec.close()
     monkeypatch.undo()
     with tracerec.open(tmp_path / "run.h5") as trace:
@@ -251,12 +262,15 @@ def test_a_write_that_fails_never_reaches_the_computation(tmp_path: Path, monkey
     results = [float(train_step(jnp.ones(2), i)) for i in range(1, 5)]
     assert results == [4.0] * 4
     jax.effects_barrier()
-    with pytest.raises(ConsumerError, match=r"No space left on device"):
+    with pytest.raises(RecordingIncomplete, match=r"8 of 10 records were not recorded: OSError.*No space left") as e:
         rec.close()
+    assert e.value.lost == {"double": 4, "out": 4}
     monkeypatch.undo()
     with tracerec.open(tmp_path / "run.h5") as trace:
         assert [r.step for r in trace["double"]] == [0]
         assert not trace.info.clean
+        assert trace.info.dropped == {"double": 4, "out": 4}
+        assert "recording stopped early: OSError: [Errno 28] No space left on device" in trace.info.notes
 
 
 def test_dropped_records_are_counted_in_the_file_and_warned_of(
@@ -278,7 +292,7 @@ def test_dropped_records_are_counted_in_the_file_and_warned_of(
         assert trace.info.dropped["x"] + len(trace["x"]) == 20
         assert 0 < trace.info.dropped["x"] < 20
         assert trace.info.high_water_bytes <= 1000
-    assert f"{trace.info.dropped['x']} records were dropped because the queue was full: x" in caplog.text
+    assert f"{trace.info.dropped['x']} records were dropped because the queue was full or broken: x" in caplog.text
 
 
 def test_a_forked_child_neither_writes_nor_closes(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ The names are loaded when they are first used: reading a trace does not import j
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from tracerec._version import __version__ as __version__
@@ -16,9 +17,14 @@ if TYPE_CHECKING:
     from tracerec.model import Record as Record
     from tracerec.model import Site as Site
     from tracerec.model import Transform as Transform
+    from tracerec.outfeed.receiver import barrier_wait as barrier_wait
+    from tracerec.outfeed.receiver import outfeed_receiver as outfeed_receiver
     from tracerec.recording import Recording as Recording
+    from tracerec.recording import RecordingSummary as RecordingSummary
     from tracerec.recording import record as record
     from tracerec.tapping import disabled as disabled
+    from tracerec.tapping import id_print as id_print
+    from tracerec.tapping import id_tap as id_tap
     from tracerec.tapping import scope as scope
     from tracerec.tapping import tap as tap
     from tracerec.trace import Tap as Tap
@@ -29,14 +35,19 @@ __all__ = [
     "Leaf",
     "Record",
     "Recording",
+    "RecordingSummary",
     "Site",
     "Tap",
     "Trace",
     "TracerecError",
     "Transform",
+    "barrier_wait",
     "disabled",
     "errors",
+    "id_print",
+    "id_tap",
     "open",
+    "outfeed_receiver",
     "record",
     "scope",
     "tap",
@@ -46,17 +57,27 @@ _HOMES = {
     "Leaf": "tracerec.model",
     "Record": "tracerec.model",
     "Recording": "tracerec.recording",
+    "RecordingSummary": "tracerec.recording",
     "Site": "tracerec.model",
     "Tap": "tracerec.trace",
     "Trace": "tracerec.trace",
     "TracerecError": "tracerec.errors",
     "Transform": "tracerec.model",
+    "barrier_wait": "tracerec.outfeed.receiver",
     "disabled": "tracerec.tapping",
+    "id_print": "tracerec.tapping",
+    "id_tap": "tracerec.tapping",
+    "outfeed_receiver": "tracerec.outfeed.receiver",
     "open": "tracerec.trace",
     "record": "tracerec.recording",
     "scope": "tracerec.tapping",
     "tap": "tracerec.tapping",
 }
+
+
+if "jax" in sys.modules:
+    # JAX must know the taps' context before it traces the first function, or it traces that one twice.
+    from tracerec import tapping as tapping
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@
     ├── RecordingError                              a recording cannot be started, written or closed
     │   ├── RecordingExists      (also FileExistsError)
     │   ├── RecordingClosed
+    │   ├── RecordingIncomplete
     │   └── SealingError
     ├── ConsumerError                               a consumer raised; the computation went on
     ├── ReceiverTimeout          (also TimeoutError)
@@ -31,6 +32,7 @@ __all__ = [
     "RecordingClosed",
     "RecordingError",
     "RecordingExists",
+    "RecordingIncomplete",
     "SealingError",
     "SelectionError",
     "TapError",
@@ -75,6 +77,18 @@ class RecordingExists(RecordingError, FileExistsError):
 
 class RecordingClosed(RecordingError):
     """``flush`` was called on a recording that is closed."""
+
+
+class RecordingIncomplete(RecordingError):
+    """Records could not be written; what was written is intact. Raised by ``flush`` and ``close``.
+
+    Attributes:
+        lost: how many records are missing, by tap name.
+    """
+
+    def __init__(self, message: str, *, path: str = "", lost: dict[str, int] | None = None) -> None:
+        super().__init__(message, path=path)
+        self.lost = lost or {}
 
 
 class SealingError(RecordingError):

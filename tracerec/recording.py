@@ -1,17 +1,20 @@
-"""``record()``: the consumer that writes a journal, and the closing that seals it into one file."""
+"""``record()``: a recording, from its first record to the sealed file."""
 
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import logging
 import os
 import platform
 import shutil
+import signal
 import socket
 import sys
 import threading
 import time
 import uuid
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -21,27 +24,31 @@ import numpy as np
 
 from tracerec import outfeed, sealing
 from tracerec._version import __version__
-from tracerec.errors import RecordingClosed, RecordingError, RecordingExists
+from tracerec.errors import RecordingClosed, RecordingError, RecordingExists, RecordingIncomplete
 from tracerec.formats.contract import RunInfo
-from tracerec.journal.layout import live_folder, write_manifest
+from tracerec.journal.layout import MANIFEST, live_folder, write_manifest
+from tracerec.journal.lock import JournalLock, is_locked
 from tracerec.journal.writing import JournalWriter
+from tracerec.outfeed.receiver import finish_computations
+from tracerec.recorder import Recorder
 from tracerec.structure import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from tracerec.model import Site
-    from tracerec.outfeed.batch import Batch, Group
-
-__all__ = ["Recording", "record"]
+__all__ = ["Recording", "RecordingSummary", "record"]
 
 _log = logging.getLogger("tracerec")
 
-# Records of one site are joined into frames of about this size; a larger record has a frame of its own.
-_FRAME_BYTES = 256 << 10
+# JAX must know the taps' context before the first function with a tap is traced, or it traces that one twice.
+import_module("tracerec.tapping")
 
+_COMPRESSIONS = ("lz4", "zstd", "gzip", None)
 Compression = Literal["lz4", "zstd", "gzip"]
+
+# A close that sees no record consumed for this long gives up waiting, and seals what there is.
+_STALL_SECONDS = 120.0
 
 
 def record(
@@ -51,29 +58,35 @@ def record(
     metadata: Mapping[str, Any] | None = None,
     compression: Compression | None = "lz4",
     max_queue_bytes: int = 256 << 20,
+    on_full: Literal["block", "drop"] = "block",
     block_timeout: float | None = 10.0,
+    on_error: Literal["warn", "raise"] = "warn",
 ) -> Recording:
     """Starts recording every tap of this process to a file.
 
     While it runs the records are in the folder ``<path>.live``, where they survive a kill; closing seals them into
     ``path``. Use it as a context manager, or call `Recording.close`; a program that ends without either is closed at
-    exit.
+    exit, also on SIGTERM if the program has no handler of its own.
 
     Args:
         path: where to record to; its suffix is ``.h5`` (or ``.hdf5``).
-        mode: ``"x"`` refuses a path that holds a recording, ``"w"`` deletes it first.
-        metadata: anything that JSON can hold, stored with the run.
+        mode: ``"x"`` refuses a path that holds a recording, ``"w"`` deletes it first. A recording that still runs is
+            refused in either.
+        metadata: a mapping of anything that JSON can hold, stored with the run.
         compression: ``"lz4"`` (fast), ``"zstd"`` (small), ``"gzip"`` (readable without plugins) or None.
         max_queue_bytes: how many bytes may wait between the computation and the disk.
-        block_timeout: seconds that the computation waits for a full queue before records are dropped and counted;
-            None for ever.
+        on_full: ``"block"`` makes the computation wait for a full queue, at most ``block_timeout``; ``"drop"`` does
+            not. What finds no room is dropped, and counted in the file and in the summary.
+        block_timeout: seconds, or None for ever. More than 40 s end a process whose computation has collectives.
+        on_error: what happens when records cannot be written. ``"warn"``: it is logged, counted, and raised by
+            ``flush`` and ``close``; ``"raise"``: the next eager tap raises it too.
 
     Returns:
         The running recording.
 
     Raises:
-        RecordingExists: the path holds a recording and ``mode`` is ``"x"``.
-        RecordingError: the folder cannot be made, the suffix is unknown, or the metadata is no JSON.
+        RecordingExists: the path holds a recording, or is being recorded to.
+        RecordingError: the folder cannot be made, or an argument is not one of those above.
 
     Example:
         >>> import tempfile, jax.numpy as jnp, tracerec
@@ -85,19 +98,63 @@ def record(
         array([[0, 1, 2]], dtype=int32)
     """
     target = Path(path).absolute()
-    _check_suffix(target)
-    info = _run_info(target, dict(metadata or {}))
-    folder = _make_live_folder(target, mode)
+    _check(target, mode=mode, compression=compression, on_full=on_full, on_error=on_error)
+    info = _run_info(target, metadata or {})
     try:
-        write_manifest(folder, info)
-        writer = JournalWriter(folder)
+        journal = _Journal(target, mode, info)
+    except RecordingError:
+        raise
     except OSError as error:
-        message = f"{folder}: cannot be written: {error}"
+        message = f"{target}: cannot be recorded to: {error}"
         raise RecordingError(message, path=str(target)) from error
-    recording = Recording(target, folder, writer, compression)
-    outfeed.add_consumer(recording.recorder, max_queue_bytes=max_queue_bytes, block_timeout=block_timeout)
+    recording = Recording(journal, compression, raise_early=on_error == "raise")
+    options = outfeed.QueueOptions(max_queue_bytes, on_full, block_timeout)
+    outfeed.add_consumer(recording.recorder, options)
     _open_recordings[id(recording)] = recording
+    _close_on_sigterm()
     return recording
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordingSummary:
+    """What came of a recording.
+
+    Attributes:
+        path: the file, or the live folder when sealing failed.
+        records: how many records were written.
+        dropped: how many found no room in the queue, by tap name.
+        lost: how many could not be written, by tap name.
+        high_water_bytes: the most bytes that waited in the queue at once.
+    """
+
+    path: str
+    records: int
+    dropped: Mapping[str, int]
+    lost: Mapping[str, int]
+    high_water_bytes: int
+
+
+class _Journal:
+    """The live folder of a recording: locked, with its manifest and its writer."""
+
+    def __init__(self, target: Path, mode: str, info: RunInfo) -> None:
+        self.target = target
+        self.info = info
+        self.folder = live_folder(target)
+        _make_room(target, self.folder, mode)
+        self.folder.mkdir(parents=True)
+        self.lock = JournalLock(self.folder)
+        write_manifest(self.folder, info)
+        self.writer = JournalWriter(self.folder)
+
+    def add_devices(self) -> None:
+        """Completes the manifest: starting a recording must not start JAX's backends, so this is done later."""
+        devices = tuple(
+            {"id": d.id, "kind": d.device_kind, "platform": d.platform, "process": d.process_index}
+            for d in jax.devices()
+        )
+        self.info = dataclasses.replace(self.info, devices=devices)
+        write_manifest(self.folder, self.info)
 
 
 class Recording:
@@ -109,13 +166,16 @@ class Recording:
         recorder: the consumer that writes them.
     """
 
-    def __init__(self, path: Path, folder: Path, writer: JournalWriter, compression: Compression | None) -> None:
-        self.path = path
-        self.folder = folder
-        self.recorder = _Recorder(writer)
+    def __init__(self, journal: _Journal, compression: Compression | None, *, raise_early: bool) -> None:
+        self.path = journal.target
+        self.folder = journal.folder
+        on_failure = self._raise_at_next_tap if raise_early else self._keep_quiet
+        self.recorder = Recorder(journal.writer, str(self.path), journal.add_devices, on_failure)
+        self._journal = journal
         self._compression = compression
         self._lock = threading.RLock()
         self._closed = False
+        self._summary: RecordingSummary | None = None
 
     @property
     def closed(self) -> bool:
@@ -135,28 +195,34 @@ class Recording:
 
         Raises:
             RecordingClosed: the recording was closed.
+            RecordingIncomplete: records could not be written.
             ReceiverTimeout: the time was up.
-            ConsumerError: records could not be written; raised by `close`.
         """
         if self._closed:
             message = f"{self.path}: flush after close"
             raise RecordingClosed(message, path=str(self.path))
-        _finish_computations()
+        finish_computations()
         outfeed.barrier(timeout)
+        self._raise_if_incomplete()
 
-    def close(self) -> None:
+    def close(self) -> RecordingSummary:
         """Ends the recording: waits for all records, then seals the journal into one file. Idempotent.
 
+        Returns:
+            What was recorded and what was not.
+
         Raises:
-            ConsumerError: records could not be written; what was written is sealed all the same.
+            RecordingIncomplete: records could not be written; what was written is sealed all the same.
             SealingError: the file could not be made; the journal is intact, and readers read it.
         """
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            _open_recordings.pop(id(self), None)
-            self._close()
+            if self._summary is None:
+                self._closed = True
+                _open_recordings.pop(id(self), None)
+                self._summary = self._end()
+                self._seal(self._summary)
+                self._raise_if_incomplete()
+            return self._summary
 
     def __enter__(self) -> Self:
         return self
@@ -167,116 +233,111 @@ class Recording:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"recording, {self.records} records"
+        state = "closed" if self._closed else f"recording, records so far: {self.records}"
         return f"<tracerec.Recording {str(self.path)!r}: {state}>"
 
-    def _close(self) -> None:
-        _finish_computations()
-        outfeed.barrier()
-        high_water = outfeed.high_water_bytes()
-        dropped: dict[str, int] = {}
+    def _end(self) -> RecordingSummary:
+        finish_computations()
         try:
-            dropped = outfeed.remove_consumer(self.recorder)
-        finally:
-            self.recorder.end({"ended": time.time_ns(), "dropped": dropped, "high_water_bytes": high_water})
-            sealing.seal_in_process_of_its_own(self.folder, self.path, self._compression)
-        if dropped:
+            outfeed.drain(_STALL_SECONDS)
+        except TimeoutError as error:
+            _log.error("%s: %s; what was written is sealed", self.path, error)
+        farewell = outfeed.remove_consumer(self.recorder)
+        if farewell.dropped:
             _log.warning(
-                "%s: %d records were dropped because the queue was full: %s",
+                "%s: %d records were dropped because the queue was full or broken: %s",
                 self.path,
-                sum(dropped.values()),
-                ", ".join(f"{tap} {count}" for tap, count in sorted(dropped.items())),
+                sum(farewell.dropped.values()),
+                ", ".join(f"{tap} {count}" for tap, count in sorted(farewell.dropped.items())),
             )
+        lost = self.recorder.lost
+        return RecordingSummary(str(self.path), self.records, farewell.dropped, lost, farewell.high_water_bytes)
 
-
-class _Recorder:
-    """The consumer: writes batches to the journal, many small records to a frame."""
-
-    def __init__(self, writer: JournalWriter) -> None:
-        self._writer = writer
-        self._failed = False
-        self.records = 0
-
-    def consume(self, batch: Batch) -> None:
-        if self._failed:
-            message = "not recorded: an earlier write had failed"
-            raise RecordingError(message)
+    def _seal(self, summary: RecordingSummary) -> None:
+        failure = self.recorder.failure
+        end = {
+            "ended": time.time_ns(),
+            "dropped": dict(summary.dropped),
+            "lost": dict(summary.lost),
+            "high_water_bytes": summary.high_water_bytes,
+            "failure": None if failure is None else f"{type(failure).__name__}: {failure}",
+        }
+        written = self.recorder.end(end)
         try:
-            for group in batch.groups:
-                self._append(group)
-            self._writer.flush()
-        except OSError:
-            self._failed = True
-            raise
-        self.records += batch.count
+            order = sealing.Order(
+                self.folder, self.path, self._compression, self._journal.info.run_id, None if written else end
+            )
+            sealing.seal_in_process_of_its_own(order)
+        finally:
+            self._journal.lock.forget()
 
-    def end(self, summary: dict[str, Any]) -> None:
-        if self._failed:
-            self._writer.close()
-        else:
-            self._writer.end(summary)
+    def _raise_if_incomplete(self) -> None:
+        failure = self.recorder.failure
+        if failure is not None:
+            raise self._incomplete(failure) from failure
 
-    def _append(self, group: Group) -> None:
-        site = group.site
-        stored = _stored_arrays(site)
-        per_frame = max(1, _FRAME_BYTES // max(1, site.record_nbytes))
-        for first in range(0, len(group.arrays), per_frame):
-            part = slice(first, first + per_frame)
-            rows = group.rows[part].view(np.uint8).reshape(-1, group.rows.dtype.itemsize)
-            members = group.arrays[part]
-            self._writer.append(site, [rows, *(_stack([record[k] for record in members]) for k in stored)])
+    def _incomplete(self, failure: Exception) -> RecordingIncomplete:
+        lost = self.recorder.lost
+        total = sum(lost.values())
+        message = (
+            f"{self.path}: {total} of {total + self.records} records were not recorded: "
+            f"{type(failure).__name__}: {failure}; the others are intact"
+        )
+        return RecordingIncomplete(message, path=str(self.path), lost=lost)
 
+    def _raise_at_next_tap(self, failure: Exception) -> None:
+        outfeed.raise_at_next_tap(self._incomplete(failure))
 
-def _stored_arrays(site: Site) -> list[int]:
-    n = len(site.leaves)
-    return [*range(n), *(n + i for i, column in enumerate(site.columns) if not column.in_index)]
+    def _keep_quiet(self, failure: Exception) -> None:
+        """The recorder has logged it; flush and close raise it."""
 
-
-def _stack(arrays: list[np.ndarray]) -> np.ndarray:
-    first = arrays[0]
-    if len(arrays) == 1:
-        return first[None]
-    if not first.nbytes:
-        return np.empty((len(arrays), *first.shape), first.dtype)
-    # 3 to 5 times as fast as np.stack for many small arrays
-    data = b"".join([a.tobytes() for a in arrays])
-    return np.frombuffer(data, np.uint8).view(first.dtype).reshape(len(arrays), *first.shape)
+    def forget_in_child(self) -> None:
+        """In a forked child: the recording is the parent's alone."""
+        self._closed = True
+        self._summary = RecordingSummary(str(self.path), 0, {}, {}, 0)
+        self.recorder.forget()
+        self._journal.lock.forget()
 
 
-def _make_live_folder(target: Path, mode: str) -> Path:
-    folder = live_folder(target)
-    if mode not in ("x", "w"):
-        message = f"{target}: mode {mode!r}; use 'x' to refuse an existing recording or 'w' to overwrite it"
-        raise RecordingError(message, path=str(target))
+def _make_room(target: Path, folder: Path, mode: str) -> None:
+    """Makes sure that nothing is at the path, or raises RecordingExists."""
+    if is_locked(folder):
+        message = f"{target} is being recorded to: {folder} is in use; choose another path"
+        raise RecordingExists(message, path=str(target))
     if mode == "w":
+        if folder.is_dir() and not (folder / MANIFEST).is_file() and any(folder.iterdir()):
+            message = f"{folder} is no recording: it has files but no {MANIFEST}; move it away or choose another path"
+            raise RecordingExists(message, path=str(target))
         target.unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
     for existing in (target, folder):
         if existing.exists():
             message = f"{existing} exists: choose another path, or mode='w' to delete it first"
             raise RecordingExists(message, path=str(target))
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError:
-        message = f"{folder} exists: another process records to this path"
-        raise RecordingExists(message, path=str(target)) from None
-    except OSError as error:
-        message = f"{folder}: cannot be made: {error}"
-        raise RecordingError(message, path=str(target)) from error
-    return folder
 
 
-def _check_suffix(target: Path) -> None:
+def _check(target: Path, **options: Any) -> None:
     if target.suffix.lower() not in (".h5", ".hdf5"):
         message = f"{target}: unknown suffix {target.suffix!r}; name the file something.h5"
         raise RecordingError(message, path=str(target))
+    allowed = {
+        "mode": ("x", "w"),
+        "compression": _COMPRESSIONS,
+        "on_full": ("block", "drop"),
+        "on_error": ("warn", "raise"),
+    }
+    for name, value in options.items():
+        if value not in allowed[name]:
+            message = f"{target}: {name}={value!r}; use one of {', '.join(map(repr, allowed[name]))}"
+            raise RecordingError(message, path=str(target))
 
 
-def _run_info(target: Path, metadata: dict[str, Any]) -> RunInfo:
+def _run_info(target: Path, metadata: Mapping[str, Any]) -> RunInfo:
     try:
-        canonical(metadata)
+        plain = dict(metadata)
+        canonical(plain)
     except (TypeError, ValueError) as error:
-        message = f"{target}: metadata must be values that JSON can hold: {error}"
+        message = f"{target}: metadata must be a mapping of values that JSON can hold: {error}"
         raise RecordingError(message, path=str(target)) from error
     return RunInfo(
         run_id=uuid.uuid4().hex,
@@ -291,19 +352,8 @@ def _run_info(target: Path, metadata: dict[str, Any]) -> RunInfo:
             "numpy": np.__version__,
             "python": platform.python_version(),
         },
-        devices=tuple(
-            {"id": d.id, "kind": d.device_kind, "platform": d.platform, "process": d.process_index}
-            for d in jax.devices()
-        ),
-        metadata=metadata,
+        metadata=plain,
     )
-
-
-def _finish_computations() -> None:
-    try:
-        jax.effects_barrier()
-    except Exception as error:  # noqa: BLE001 - the user's computation failed, and said so there
-        _log.warning("a computation had failed before the recording was flushed: %s", error)
 
 
 _open_recordings: dict[int, Recording] = {}
@@ -318,5 +368,21 @@ def _close_all() -> None:
             _log.exception("%s: closing at exit failed", recording.path)
 
 
+def _close_on_sigterm() -> None:
+    """Lets SIGTERM end the program as sys.exit does, so that it is closed; a user's own handler is left alone."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _exit)
+
+
+def _exit(number: int, _: Any) -> None:
+    sys.exit(128 + number)
+
+
+def _forget_in_child() -> None:
+    for recording in list(_open_recordings.values()):
+        recording.forget_in_child()
+    _open_recordings.clear()
+
+
 atexit.register(_close_all)
-os.register_at_fork(after_in_child=_open_recordings.clear)
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,78 +1,117 @@
 """Sealing: a journal becomes one immutable file, in a process of its own.
 
-``python -m tracerec.sealing run.h5.live run.h5 lz4`` is that process. It is spawned, never forked, low in priority,
-and the only one that calls HDF5: a full disk makes HDF5 crash or hang the process it is in. Free of JAX.
+``python -m tracerec.sealing`` is that process; it reads its order, as JSON, from standard input. It is spawned, never
+forked, low in priority, and the only one that calls HDF5: a full disk makes HDF5 crash or hang the process it is in.
+Free of JAX.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tracerec.errors import SealingError, TracerecError
 
-__all__ = ["main", "seal", "seal_in_process_of_its_own"]
+__all__ = ["Order", "main", "seal", "seal_in_process_of_its_own"]
 
 _NICENESS = 10
-_NO_COMPRESSION = "none"
 
 
-def seal(folder: Path, target: Path, compression: str | None) -> None:
-    """Seals a journal into a file, and removes the journal once the file has its name.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be sealed.
 
-    Args:
+    Attributes:
         folder: the live folder.
         target: the file to make, ``.h5``.
         compression: as `tracerec.record`.
+        run_id: the run that the journal must be of; None for any.
+        end: what the journal's end frame should have said, where it could not be written.
+    """
+
+    folder: Path
+    target: Path
+    compression: str | None = "lz4"
+    run_id: str | None = None
+    end: dict[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the order as JSON values."""
+        return {**dataclasses.asdict(self), "folder": str(self.folder), "target": str(self.target)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Order:
+        """Returns the order that `to_json` gave."""
+        folder, target = Path(data["folder"]), Path(data["target"])
+        return cls(folder, target, data["compression"], data["run_id"], data["end"])
+
+
+def seal(order: Order) -> None:
+    """Seals a journal into a file, and removes the journal once the file has its name.
 
     Raises:
-        TracerecError: the journal cannot be read or the file not written; the journal is intact.
+        TracerecError: the journal cannot be read or is of another run, the target exists, or the file cannot be
+            written; the journal is left as it is.
     """
     from tracerec.formats.hdf5.seal import seal as seal_hdf5
     from tracerec.journal.reading import JournalSource
 
-    source = JournalSource(folder)
-    seal_hdf5(source, target, compression=compression)
+    source = JournalSource(order.folder, end=order.end)
+    if order.run_id is not None and source.info.run_id != order.run_id:
+        message = f"{order.folder} now holds another run, {source.info.run_id}: the journal of this one was deleted"
+        raise SealingError(message, path=str(order.target))
+    if order.target.exists():
+        message = f"{order.target} exists: it was made while the recording ran, and is left as it is"
+        raise SealingError(message, path=str(order.target))
+    seal_hdf5(source, order.target, compression=order.compression)
     source.close()
-    shutil.rmtree(folder)
+    shutil.rmtree(order.folder)
 
 
-def seal_in_process_of_its_own(folder: Path, target: Path, compression: str | None) -> None:
+def seal_in_process_of_its_own(order: Order) -> None:
     """Runs `seal` in a spawned process and waits for it.
 
     Raises:
-        SealingError: the process could not be started, or failed; the message is its own. The journal is intact.
+        SealingError: the process could not be started, or failed; the message is its own.
     """
-    words = [str(folder), str(target), compression or _NO_COMPRESSION]
     # -P: the user's working folder must not shadow a library of ours
-    command = [sys.executable, "-P", "-m", "tracerec.sealing", *words]
+    command = [sys.executable, "-P", "-m", "tracerec.sealing"]
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter, our own module
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=_environment(), check=False
+            command, input=json.dumps(order.to_json()), capture_output=True, text=True, env=_environment(), check=False
         )
     except OSError as error:
-        message = f"{folder}: the sealing process could not be started: {error}; the records are in this folder"
-        raise SealingError(message, path=str(target)) from error
+        message = f"{order.folder}: the sealing process could not be started: {error}{_where(order)}"
+        raise SealingError(message, path=str(order.target)) from error
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         reason = lines[-1] if lines else f"it ended with status {done.returncode}"
-        message = f"{folder}: not sealed: {reason}; the records are in this folder, and readers open it"
-        raise SealingError(message, path=str(target))
+        message = f"{order.folder}: not sealed: {reason}{_where(order)}"
+        raise SealingError(message, path=str(order.target))
 
 
-def main(words: list[str]) -> int:
+def main() -> int:
     """Runs the sealing process; returns its exit status."""
-    folder, target, compression = words
+    order = Order.from_json(json.load(sys.stdin))
     os.nice(_NICENESS)
     try:
-        seal(Path(folder), Path(target), None if compression == _NO_COMPRESSION else compression)
+        seal(order)
     except TracerecError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
+
+
+def _where(order: Order) -> str:
+    if order.folder.is_dir():
+        return f"; the records are in {order.folder}, and readers open it"
+    return f"; {order.folder} is gone: it was deleted or moved"
 
 
 def _environment() -> dict[str, str]:
@@ -83,4 +122,4 @@ def _environment() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,7 +1,8 @@
 """Statistics of a leaf: over finite values, in float64, whatever the dtype. Free of JAX.
 
 `Moments` are those of one array. A `LeafSummary` describes a whole stream in a few hundred bytes; it is made
-once, when the stream is sealed, so that looking at a trace does not read the tensors.
+once, when the stream is sealed, so that looking at a trace does not read the tensors. What does not count (padding,
+lanes that did not take the tap's branch) is left out; `tracerec.summaries` tells it from a stream's columns.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class LeafSummary:
     """What a sealed file knows of one leaf of a stream without reading it.
 
     Attributes:
-        records: how many records the stream has.
+        records: how many records count: of a stream with a mask, those of which a lane does.
         nan: elements that are NaN, over all records.
         posinf: positive infinities, over all records.
         neginf: negative infinities, over all records.
@@ -180,25 +181,37 @@ class Summarizer:
         self._spark: list[float | None] = []
         self._last = _EMPTY
 
-    def add(self, block: np.ndarray) -> None:
-        """Takes the next records, ``(n, *shape)``; raises ValueError for more than were announced."""
+    def add(self, block: np.ndarray, valid: np.ndarray | None = None) -> None:
+        """Takes the next records.
+
+        Args:
+            block: the records, ``(n, *shape)``.
+            valid: which elements count, bools that broadcast to the block; None: all.
+
+        Raises:
+            ValueError: these are more records than were announced.
+        """
         start, self._seen = self._seen, self._seen + len(block)
         if self._seen > self._records:
             message = f"{self._seen} records for a summary of {self._records}"
             raise ValueError(message)
         ends = len(block) > 0 and self._seen == self._records
+        mask = None if valid is None else np.broadcast_to(valid, block.shape)
         if self._key:
             if ends:
-                size = block[-1].size
+                size = block[-1].size if mask is None else int(np.count_nonzero(mask[-1]))
                 self._last = dataclasses.replace(_EMPTY, count=size, finite=size)
             return
         low, high = np.searchsorted(self._picks, (start, self._seen))
+        picks = self._picks[low:high] - start
         with np.errstate(all="ignore"):
-            self._bad += _count_nonfinite(block)
-            if low < high:
-                self._spark += _means(block, self._picks[low:high] - start)
+            self._bad += _count_nonfinite(block if mask is None else block[mask])
+            if mask is not None:
+                self._spark += [moments(block[pick][mask[pick]]).mean for pick in picks]
+            elif low < high:
+                self._spark += _means(block, picks)
         if ends:
-            self._last = moments(block[-1:])
+            self._last = moments(block[-1:] if mask is None else block[-1][mask[-1]])
 
     def summary(self) -> LeafSummary:
         """Returns the summary; raises ValueError when fewer records came than were announced."""

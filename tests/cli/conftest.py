@@ -10,7 +10,7 @@ import pytest
 from tests.memory_source import MemorySource, make_stream
 from tests.trace.streams import COTANGENT, LAYER, STEP, training
 from tracerec.formats.hdf5.seal import seal
-from tracerec.model import Leaf, Site
+from tracerec.model import Column, Leaf, Site, Transform
 
 HOSTILE = "evil\x1b]0;title\x07\u202e\n/name"
 
@@ -45,6 +45,27 @@ def with_faults() -> MemorySource:
         high_water_bytes=12345,
     )
     return MemorySource(streams, info=info)
+
+
+def with_masks() -> MemorySource:
+    """Returns a run with a tap of which a third counts, and one in a vmapped branch, with NaN, without a mask."""
+    where = Column("where", "bool", (), role="where")
+    some = Site("some", (Leaf("", (2,), "float32"),), (where,))
+    batch = Transform("batch", size=4, dims=(0,), kwarg_dims=(), lanes_may_be_invalid=True)
+    unknown = Site("branch", (Leaf("", (4,), "float32"),), transforms=(batch,))
+    streams = [
+        make_stream(some, [[[1, 2], [np.nan, 1], [np.inf, 1]] * 3], [[True, False, False] * 3]),
+        make_stream(unknown, [[[1, 2, 3, 30], [1, np.nan, 2, 3]]], first=100),
+    ]
+    return MemorySource(streams)
+
+
+@pytest.fixture
+def masked(tmp_path):
+    """A sealed recording with masks, and with lanes that lack one."""
+    path = tmp_path / "masked.h5"
+    seal(with_masks(), path)
+    return path
 
 
 @pytest.fixture

@@ -132,6 +132,37 @@ class TestText:
         assert "NaN" in output  # a leaf has one
         assert "There is no Inf." in output
 
+    def test_records_that_do_not_count(self, masked):
+        """How many of the records count; NaN and Inf of the others are not there."""
+        output = tracerec("inspect", masked).stdout
+        assert " 3 of 9 " in row_of(output, "some")
+        assert row_of(output, "some").split()[-6:] == ["1", "1.5", "2", "0", "0", "▄▄▄"]
+
+    @pytest.mark.parametrize("columns", [50, 80, 100, 250])
+    def test_lanes_that_may_be_invalid(self, masked, columns):
+        """They are marked at every width, without numbers; a sentence says why."""
+        output = tracerec("inspect", masked, columns=columns).stdout
+        text = " ".join(output.split())
+        assert "batch(4) ?" in text
+        assert "?: the tap is in a branch or loop that vmap runs for all lanes" in text
+        assert "no statistics are shown (--raw shows them)" in text
+        assert "where=" in text
+        assert "30" not in row_of(output, "batch(4) ?").split()
+        if columns == 80:
+            assert "There is no NaN and no Inf in streams without ?." in text
+            assert "NaN" not in row_of(output, "tap ", "records")
+        assert max(map(cell_len, output.splitlines())) <= columns
+
+    def test_raw(self, masked):
+        """Asked for, their statistics are there, and still marked."""
+        output = tracerec("inspect", masked, "--raw").stdout
+        assert row_of(output, "batch(4) ?").split()[-6:] == ["1", "2", "3", "1", "0", "█▁"]
+        assert "statistics count them" in output
+
+    def test_no_mark_without_need(self, recording):
+        """A recording without such lanes has no word about them."""
+        assert "?" not in tracerec("inspect", recording).stdout
+
     @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
     def test_poor_encoding(self, faulty, encoding):
         """Where the output lacks block characters, ASCII draws the line; nothing fails."""
@@ -181,6 +212,18 @@ class TestJson:
         with open_trace(faulty) as trace:
             assert parsed == trace.overview()
         assert HOSTILE in {stream["tap"] for stream in parsed["streams"]}
+
+    @pytest.mark.parametrize("raw", [False, True])
+    def test_lanes_that_may_be_invalid(self, masked, raw):
+        """A program sees the mark, and no statistics unless it asks."""
+        done = tracerec("inspect", masked, "--json", *["--raw"] * raw)
+        parsed = json.loads(done.stdout)
+        jsonschema.Draft202012Validator(SCHEMA).validate(parsed)
+        some, branch = parsed["streams"]
+        assert (some["lanes_may_be_invalid"], branch["lanes_may_be_invalid"]) == (False, True)
+        assert (branch["leaves"][0]["summary"] is not None) == raw
+        with open_trace(masked) as trace:
+            assert parsed == (trace.raw if raw else trace).overview()
 
 
 class TestErrors:

@@ -15,12 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.memory_source import MemorySource, make_stream
-from tracerec.errors import TraceError
+from tests.memory_source import MemorySource, MemoryStream, make_stream
+from tracerec.errors import SealingError, TraceError
 from tracerec.formats.hdf5.reading import Hdf5Source
 from tracerec.formats.hdf5.seal import seal
 from tracerec.model import Column, Leaf, Site, Transform
 from tracerec.protocol import dtypes
+from tracerec.statistics import moments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -211,6 +212,82 @@ def test_everything_of_a_site_survives(write):
     assert_same(read, source)
     assert read.streams[0].column(0, 0, 3).tolist() == [5, -6, 7]
     assert read.streams[0].column(0, 0, 3).dtype == np.int32
+
+
+def masked(records: int = 40) -> MemorySource:
+    """Returns a source of a vmapped, padded tap of shards with all columns of a role, NaN where nothing counts."""
+    columns = (
+        Column("lr", "float64", python="float"),
+        Column("where", "bool", (2, 3), role="where"),
+        Column("['a']", "int32", (3, 1), role="extent"),
+        Column("['a']", "int64", (3,), role="offset"),
+    )
+    inner = Transform("batch", size=3, dims=(1, 0), kwarg_dims=(None, 0, 0))
+    outer = Transform("batch", size=2, dims=(0, None), kwarg_dims=(None, 0, None), lanes_may_be_invalid=True)
+    leaves = (
+        Leaf("['a']", (1, 4, 3), "float32", global_shape=(2, 4, 3)),
+        Leaf("['k']", (3, 2), "uint32", number=1, key_impl="threefry2x32"),
+    )
+    kwargs, structure = '{"lr":{"slot":0}}', '{"dict":[["a",{"slot":0}],["k",{"slot":1}]]}'
+    site = Site("act", leaves, columns, kwargs, structure, (inner, outer))
+    random = np.random.default_rng(0)
+    where = random.integers(0, 4, (records, 2, 3)) == 0
+    extent = random.integers(0, 5, (records, 3, 1))
+    offset = np.array([[n % 2, 0, 0] for n in range(records)])
+    values = random.normal(size=(records, 1, 4, 3))
+    # Of record n there are the lanes of outer number n % 2, and of each as many rows as its extent.
+    counts = [where[n, n % 2] & (np.arange(4)[:, None] < extent[n, :, 0]) for n in range(records)]
+    values[~np.array(counts)[:, None]] = np.nan
+    numbers = [random.normal(size=records), where, extent, offset]
+    return MemorySource([make_stream(site, [values, np.ones((records, 3, 2))], numbers, device=offset[:, 0])])
+
+
+def test_columns_with_roles_survive(write):
+    """Masks, extents and offsets come back with their roles, and what they rule out is in no statistic."""
+    source = masked()
+    read = write(source)
+    assert_same(read, source)
+    (stream,) = read.streams
+    assert [column.role for column in stream.site.columns] == [None, "where", "extent", "offset"]
+    assert stream.site.lanes_may_be_invalid
+    first, keys = stream.summaries()
+    where, values = source.streams[0].column(1, 0, 40), source.streams[0].leaf(0, 0, 40)
+    kept = where.reshape(40, 6).any(axis=1)
+    assert first.records == keys.records == kept.sum() < 40
+    assert first.nan == 0
+    last = values[np.flatnonzero(kept)[-1]]
+    assert first.last.count == np.isfinite(last).sum()
+    assert first.last.min == (float(last[np.isfinite(last)].min()) if np.isfinite(last).any() else None)
+    assert keys.last.count == 2 * where[np.flatnonzero(kept)[-1]].any(axis=0).sum()
+
+
+@pytest.mark.parametrize("name", [name for name in dtypes.NAMES if name not in {"float32", "uint32"}])
+def test_every_dtype_can_be_masked(write, name):
+    """Values of every dtype come back bit for bit beside a mask, and are summarized without what it rules out."""
+    site = Site(
+        "tap",
+        (Leaf("", (5, 4), name),),
+        (Column("where", "bool", (4,), role="where"), Column("", "int32", (4, 1), role="extent")),
+        transforms=(Transform("batch", size=4, dims=(1,), kwarg_dims=(0, 0)),),
+    )
+    array = random_elements(name, (9, 5, 4))
+    where, extent = np.tile([True, False, True, True], (9, 1)), np.tile([[3], [5], [0], [5]], (9, 1, 1))
+    source = MemorySource([make_stream(site, [array], [where, extent])])
+    read = write(source)
+    assert_same(read, source)
+    by_hand = array[-1][[0, 0, 1, 1, 2, 2, 3, 4], [0, 3, 0, 3, 0, 3, 3, 3]]
+    assert read.streams[0].summaries()[0].last == moments(by_hand)
+
+
+def test_a_site_that_contradicts_itself_is_refused(write):
+    """A mask of three lanes for a batch of four is no mask: reading it says which file is damaged."""
+    (stream,) = masked().streams
+    assert isinstance(stream, MemoryStream)
+    site = stream.site
+    batch = dataclasses.replace(site.transforms[0], dims=(0, 0))
+    made = dataclasses.replace(stream, site=dataclasses.replace(site, transforms=(batch, site.transforms[1])))
+    with pytest.raises((TraceError, SealingError), match=r"run\.h5.*lanes"):
+        _ = write(MemorySource([made])).streams[0].site
 
 
 def test_all_of_the_run_survives(write):

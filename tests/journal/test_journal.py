@@ -79,7 +79,7 @@ def test_what_was_written_is_read_back_over_frames_and_segments(folder: Path, se
     assert source.info.dropped == {"x": 3}
     assert source.info.metadata == {"a": [1]}
     assert source.info.records == 11
-    assert source.info.notes == ()
+    assert source.info.notes == ("3 records are missing: they were dropped or could not be written",)
 
 
 def test_each_segment_stands_alone(folder: Path) -> None:
@@ -182,6 +182,8 @@ def test_a_failed_write_leaves_whole_frames_and_the_writer_can_go_on(
     writer.end({})
     source = JournalSource(folder)
     assert source.info.clean
+    assert writer.written == {"a": 3}
+    assert writer.lost == {"a": 1}
     assert source.streams[0].index(0, 3)["step"].tolist() == [0, 1, 3]
 
 

@@ -160,6 +160,8 @@ def test_shards_takes_three_words() -> None:
 def test_the_result_of_a_sharded_tap_keeps_its_sharding() -> None:
     """The tap is the identity for shardings too."""
     array = placed(WHOLE, P("x", "y"))
-    for mode in ("gather", "local"):
-        result = jax.jit(lambda x, mode=mode: tracerec.tap(x, "t", shards=mode) + 1)(array)
+    gather = jax.jit(lambda x: tracerec.tap(x, "t", shards="gather") + 1)
+    local = jax.jit(lambda x: tracerec.tap(x, "t", shards="local") + 1)
+    for function in (gather, local):
+        result = function(array)
         assert result.sharding.is_equivalent_to(array.sharding, 2)

@@ -12,7 +12,7 @@ from tests.memory_source import STARTED, MemorySource, make_stream
 from tests.trace.streams import BATCH, RECORDS, CountingStream, leaf, training
 from tracerec.errors import TraceFormatError
 from tracerec.formats.hdf5.seal import seal
-from tracerec.model import Leaf, Site
+from tracerec.model import Column, Leaf, Site
 from tracerec.trace import Trace, open_trace
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "inspect.schema.json").read_text())
@@ -114,3 +114,38 @@ def test_index_is_read_once_for_the_steps():
     stream = CountingStream(training().streams[0])
     Trace(MemorySource([stream])).overview()  # type: ignore[list-item]
     assert (stream.index_rows, stream.leaf_rows) == (RECORDS, 0)
+
+
+class TestMasks:
+    def test_lanes_that_may_be_invalid(self):
+        """The stream is marked and its leaves have no summary, unless the raw trace is asked."""
+        batch = dataclasses.replace(BATCH, lanes_may_be_invalid=True)
+        site = Site("x", leaves=(Leaf("", (4,), "float32"),), transforms=(batch,))
+        trace = Trace(MemorySource([make_stream(site, [[[1, 2, 3, 6]]])]))
+        (stream,) = checked(trace)["streams"]
+        assert stream["lanes_may_be_invalid"]
+        assert stream["transforms"] == [{"name": "batch", "size": 4, "dims": [0], "lanes_may_be_invalid": True}]
+        assert stream["leaves"][0]["summary"] is None
+        (stream,) = checked(trace.raw)["streams"]
+        assert stream["lanes_may_be_invalid"]
+        assert stream["leaves"][0]["summary"]["last"]["mean"] == 3.0
+
+    def test_only_what_counts(self):
+        """A summary counts the records that count; the stream has all that were written."""
+        where = Column("where", "bool", (), role="where")
+        site = Site("x", leaves=(Leaf("", (), "float32"),), columns=(where,))
+        trace = Trace(MemorySource([make_stream(site, [[1, np.nan, 3]], [[True, False, True]])]))
+        (stream,) = checked(trace)["streams"]
+        assert stream["records"] == 3
+        assert stream["kwargs"] == {}
+        assert not stream["lanes_may_be_invalid"]
+        summary = stream["leaves"][0]["summary"]
+        assert (summary["records"], summary["nan"], summary["spark"]) == (2, 0, [1.0, 3.0])
+
+    def test_shards(self):
+        """A shard's leaf has the shape of the whole beside its own."""
+        offset = Column("", "int64", (1,), role="offset")
+        site = Site("x", leaves=(Leaf("", (2,), "int8", global_shape=(4,)),), columns=(offset,))
+        trace = Trace(MemorySource([make_stream(site, [[[1, 2], [3, 4]]], [[[0], [2]]])]))
+        (stream,) = checked(trace)["streams"]
+        assert (stream["leaves"][0]["shape"], stream["leaves"][0]["global_shape"]) == ([2], [4])

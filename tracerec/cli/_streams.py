@@ -60,6 +60,9 @@ class _Cells:
     width: int
 
 
+_MARK = "?"
+"""Behind the transforms of a stream whose lanes may be invalid."""
+
 _ALL = (
     "tap",
     "transforms",
@@ -113,6 +116,9 @@ class StreamTable:
     def __init__(self, streams: Sequence[dict[str, Any]], terminal: Terminal) -> None:
         self._terminal = terminal
         self._rows = _rows(streams, terminal)
+        marked = [stream for stream in streams if stream["lanes_may_be_invalid"]]
+        self._marked = bool(marked)
+        self._unknown = any(leaf["summary"] is None for stream in marked for leaf in stream["leaves"])
         self._line_width = 0
         self._cells: dict[tuple[str, int], _Cells] = {}
 
@@ -167,16 +173,25 @@ class StreamTable:
 
     def _healthy(self) -> tuple[str, ...]:
         """Returns which of the columns NaN and Inf hold nothing but zeros."""
-        counts = {"nan": sum(row.leaf["summary"]["nan"] for row in self._rows), "inf": sum(map(_infinite, self._rows))}
+        counts = {
+            "nan": sum(_nan(row) or 0 for row in self._rows),
+            "inf": sum(_infinite(row) or 0 for row in self._rows),
+        }
         return tuple(name for name, count in counts.items() if not count)
 
     def _note(self, hidden: Sequence[str], full: int, names: Sequence[str]) -> str:
         sentences: list[str] = []
         good = " and ".join(text for name, text in (("nan", "no NaN"), ("inf", "no Inf")) if name not in names)
-        if good:
-            sentences.append(f"There is {good}.")
+        if good and any(row.leaf["summary"] is not None for row in self._rows):
+            sentences.append(f"There is {good}{f' in streams without {_MARK}' if self._unknown else ''}.")
         if hidden:
             sentences.append(f"Not shown for want of width: {', '.join(hidden)} ({full} columns or --json show all).")
+        if self._marked:
+            also = "no statistics are shown (--raw shows them)" if self._unknown else "statistics count them"
+            sentences.append(
+                f"{_MARK}: the tap is in a branch or loop that vmap runs for all lanes, so that lanes that did not "
+                f"take it are in its records; {also}. With where=, the tap tells them apart."
+            )
         return " ".join(sentences)
 
     def _column(self, name: str) -> _Column:
@@ -189,13 +204,13 @@ class StreamTable:
             "dtype": _Column("dtype", lambda r: Text(self._dtype(r.leaf))),
             "array": _Column("array", lambda r: Text(self._dtype(r.leaf) + _dims(r.leaf["shape"]))),
             "short": _Column("array", lambda r: Text(_short(self._dtype(r.leaf)) + _dims(r.leaf["shape"])), fold=True),
-            "records": _Column("records", lambda r: Text(f"{r.stream['records']:,}"), right=True, once="stream"),
+            "records": _Column("records", lambda r: Text(_records(r)), right=True, once="stream"),
             "steps": _Column("steps", lambda r: Text(_steps(r.stream["steps"], dash)), right=True, once="stream"),
             "size": _Column("size", lambda r: Text(size(r.stream["bytes"])), right=True, once="stream"),
-            "min": _Column("min", lambda r: Text(number(r.leaf["summary"]["last"]["min"])), right=True),
-            "mean": _Column("mean", lambda r: Text(number(r.leaf["summary"]["last"]["mean"])), right=True),
-            "max": _Column("max", lambda r: Text(number(r.leaf["summary"]["last"]["max"])), right=True),
-            "nan": _Column("NaN", lambda r: _count(r.leaf["summary"]["nan"]), right=True),
+            "min": _Column("min", lambda r: Text(_last(r, "min")), right=True),
+            "mean": _Column("mean", lambda r: Text(_last(r, "mean")), right=True),
+            "max": _Column("max", lambda r: Text(_last(r, "max")), right=True),
+            "nan": _Column("NaN", lambda r: _count(_nan(r)), right=True),
             "inf": _Column("Inf", lambda r: _count(_infinite(r)), right=True),
             "line": _Column("mean over time" if self._line_width > len("mean over time") else "trend", self._line),
             "stack": _Column("tap", self._stacked, fold=True),
@@ -203,7 +218,8 @@ class StreamTable:
 
     def _transforms(self, row: _Row) -> Text:
         names = ", ".join(_transform(t) for t in row.stream["transforms"])
-        return Text(self._terminal.text(names), "magenta")
+        text = Text(self._terminal.text(names), "magenta")
+        return text.append(f" {_MARK}", "bold yellow") if row.stream["lanes_may_be_invalid"] else text
 
     def _stacked(self, row: _Row) -> Text:
         """Returns the tap with transforms and leaf below it: a column in the place of three."""
@@ -222,6 +238,8 @@ class StreamTable:
 
     def _line(self, row: _Row) -> Text:
         glyphs = self._terminal.glyphs
+        if row.leaf["summary"] is None:
+            return Text()
         line = Text(glyphs.sparkline(row.leaf["summary"]["spark"], self._line_width), "cyan")
         line.highlight_words([glyphs.bad], "bold red")
         return line
@@ -300,10 +318,30 @@ def _steps(steps: dict[str, int] | None, dash: str) -> str:
     return str(first) if first == last else f"{first}{dash}{last}"
 
 
-def _infinite(row: _Row) -> int:
+def _records(row: _Row) -> str:
+    """Returns how many records there are, and how many of them count if not all do."""
+    records, summary = row.stream["records"], row.leaf["summary"]
+    if summary is None or summary["records"] == records:
+        return f"{records:,}"
+    return f"{summary['records']:,} of {records:,}"
+
+
+def _last(row: _Row, name: str) -> str:
     summary = row.leaf["summary"]
-    return summary["posinf"] + summary["neginf"]
+    return "" if summary is None else number(summary["last"][name])
 
 
-def _count(count: int) -> Text:
+def _nan(row: _Row) -> int | None:
+    summary = row.leaf["summary"]
+    return None if summary is None else summary["nan"]
+
+
+def _infinite(row: _Row) -> int | None:
+    summary = row.leaf["summary"]
+    return None if summary is None else summary["posinf"] + summary["neginf"]
+
+
+def _count(count: int | None) -> Text:
+    if count is None:
+        return Text()
     return Text(f"{count:,}", "bold red" if count else "dim")

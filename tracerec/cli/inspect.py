@@ -30,17 +30,20 @@ def inspect(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (schemas/inspect.schema.json).")
     ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Show the statistics of streams whose lanes may be invalid, too.")
+    ] = False,
 ) -> None:
     """Show what a recording holds: the run, its taps, their course and their health.
 
     The table has one row for each stream and leaf. min, mean and max are those of the last record, over finite
     values. NaN and Inf are counted over all records. The line at the end of a row is the mean, from the first
-    record to the last.
+    record to the last. Padding, and lanes and records that a tap's where= rules out, do not count.
     """
     from tracerec.trace import open_trace
 
     with open_trace(path) as trace:
-        overview = trace.overview()
+        overview = (trace.raw if raw else trace).overview()
     with _terminal.terminal() as terminal:
         if as_json:
             # DEL is the one control character that JSON leaves as it is.

@@ -5,22 +5,26 @@ from __future__ import annotations
 import dataclasses
 import json
 import mmap
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracerec import lanes
 from tracerec.errors import FrameError, TraceFormatError
 from tracerec.journal.layout import read_manifest, segments
+from tracerec.journal.lock import is_locked
 from tracerec.model import INDEX_DTYPE, Site
 from tracerec.protocol import dtypes, frames
-from tracerec.statistics import LeafSummary, summarize
+from tracerec.summaries import summarizers
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Sequence
 
     from tracerec.formats.contract import RunInfo
+    from tracerec.statistics import LeafSummary
 
 __all__ = ["JournalSource", "JournalStream"]
 
@@ -68,7 +72,11 @@ class JournalStream:
 
     def summaries(self) -> Sequence[LeafSummary]:
         """Returns one summary a leaf, computed from all records."""
-        return [summarize(self._blocks(k), self.records) for k in range(len(self.site.leaves))]
+        leaves = summarizers(self)
+        for number, leaf in enumerate(leaves):
+            for block in self._blocks(number):
+                leaf.add(block)
+        return [leaf.summary() for leaf in leaves]
 
     def index(self, start: int, stop: int) -> np.ndarray:
         """Returns rows of the index table."""
@@ -122,12 +130,13 @@ class JournalSource:
 
     Args:
         folder: the live folder, such as ``run.h5.live``.
+        end: what the end frame should have said, where it could not be written.
 
     Raises:
         TraceNotFound, TraceFormatError: as `tracerec.journal.layout.read_manifest`.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, end: dict[str, Any] | None = None) -> None:
         self._folder = Path(folder)
         self._manifest = read_manifest(self._folder)
         self._streams: dict[int, JournalStream] = {}
@@ -138,6 +147,8 @@ class JournalSource:
         for path in segments(self._folder):
             if not self._read_segment(path):
                 break
+        if self._end is None:
+            self._end = end
 
     @property
     def path(self) -> str:
@@ -153,15 +164,21 @@ class JournalSource:
     def info(self) -> RunInfo:
         """The run information, completed from the end frame when there is one."""
         end = self._end or {}
+        missing = Counter[str](end.get("dropped", {})) + Counter[str](end.get("lost", {}))
         notes = list(self._notes)
         if self._end is None:
-            notes.insert(0, "the run did not end cleanly, or is still running: this is its journal")
+            running = is_locked(self._folder)
+            notes.insert(0, "the run is still being recorded" if running else "the run did not end cleanly")
+        elif end.get("failure"):
+            notes.insert(0, f"recording stopped early: {end['failure']}")
+        if missing:
+            notes.append(f"{missing.total()} records are missing: they were dropped or could not be written")
         return dataclasses.replace(
             self._manifest,
-            clean=self._end is not None,
+            clean=self._end is not None and not end.get("failure"),
             ended=end.get("ended"),
             records=sum(stream.records for stream in self._streams.values()),
-            dropped=end.get("dropped", {}),
+            dropped=dict(missing),
             high_water_bytes=end.get("high_water_bytes", 0),
             notes=tuple(notes),
         )
@@ -197,7 +214,7 @@ class JournalSource:
         if head.consumer_id == frames.END:
             self._end = _parse(frame, head, dict)
         elif head.consumer_id == frames.DEFINE:
-            site = _parse(frame, head, Site.from_json)
+            site = _parse(frame, head, _site)
             self._definitions[site.id] = site
         else:
             self._stream(head).add(view, head)
@@ -211,6 +228,12 @@ class JournalSource:
                 raise FrameError(message)
             stream = self._streams[head.consumer_id] = JournalStream(site)
         return stream
+
+
+def _site(data: Any) -> Site:
+    site = Site.from_json(data)
+    lanes.check(site)
+    return site
 
 
 def _parse(frame: frames.Frame, head: frames.FrameHead, build: Callable[[Any], Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,11 @@ class JournalWriter:
     Args:
         folder: an existing live folder without segments.
         segment_bytes: a new segment begins once one is larger.
+
+    Attributes:
+        nbytes: bytes written.
+        written: records written, by tap name.
+        lost: records whose write failed, by tap name.
     """
 
     def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
@@ -43,7 +49,10 @@ class JournalWriter:
         self._defined: set[int] = set()
         self._pending: list[Any] = []
         self._pending_bytes = 0
+        self._pending_records: Counter[str] = Counter()
         self.nbytes = 0
+        self.written: Counter[str] = Counter()
+        self.lost: Counter[str] = Counter()
 
     def append(self, site: Site, arrays: Sequence[np.ndarray]) -> None:
         """Appends one frame of records of a site, and the site's definition where the segment lacks it.
@@ -55,8 +64,13 @@ class JournalWriter:
         Raises:
             OSError: the write failed; the segment ends with its last whole frame.
         """
-        if self._offset + self._pending_bytes >= self._segment_bytes:
-            self._rotate()
+        try:
+            if self._offset + self._pending_bytes >= self._segment_bytes:
+                self._rotate()
+        except OSError:
+            self.lost[site.name] += len(arrays[0])
+            raise
+        self._pending_records[site.name] += len(arrays[0])
         if site.id not in self._defined:
             text = canonical(site.to_json()).encode("ascii")
             self._add(frames.encode(frames.DEFINE, [np.frombuffer(text, np.uint8)]))
@@ -68,6 +82,7 @@ class JournalWriter:
     def flush(self) -> None:
         """Writes what is pending; it then survives the end of the process. Raises OSError as `append` does."""
         pending, self._pending, self._pending_bytes = self._pending, [], 0
+        records, self._pending_records = self._pending_records, Counter()
         start = self._offset
         try:
             for first in range(0, len(pending), _MAX_BUFFERS):
@@ -77,7 +92,11 @@ class JournalWriter:
             os.lseek(self._fd, start, os.SEEK_SET)
             self.nbytes -= self._offset - start
             self._offset = start
+            # a definition that was cut off is written again
+            self._defined.clear()
+            self.lost += records
             raise
+        self.written += records
 
     def end(self, summary: dict[str, Any]) -> None:
         """Appends the end frame with a JSON summary, and closes the journal."""

@@ -1,13 +1,39 @@
-"""Between the computation and the consumers: one bounded queue, one receiver thread. Free of JAX."""
+"""Between the computation and the consumers: one bounded queue, one receiver thread."""
 
 from __future__ import annotations
 
+from tracerec.outfeed.functions import HostFunction as HostFunction
+from tracerec.outfeed.hub import Consumer as Consumer
+from tracerec.outfeed.hub import Farewell as Farewell
 from tracerec.outfeed.hub import add_consumer as add_consumer
 from tracerec.outfeed.hub import barrier as barrier
-from tracerec.outfeed.hub import high_water_bytes as high_water_bytes
+from tracerec.outfeed.hub import drain as drain
 from tracerec.outfeed.hub import listening as listening
 from tracerec.outfeed.hub import lost as lost
+from tracerec.outfeed.hub import note_program as note_program
 from tracerec.outfeed.hub import put as put
+from tracerec.outfeed.hub import raise_at_next_tap as raise_at_next_tap
+from tracerec.outfeed.hub import raise_at_tap as raise_at_tap
+from tracerec.outfeed.hub import raise_failures as raise_failures
 from tracerec.outfeed.hub import remove_consumer as remove_consumer
+from tracerec.outfeed.hub import start as start
+from tracerec.outfeed.queue import QueueOptions as QueueOptions
 
-__all__ = ["add_consumer", "barrier", "high_water_bytes", "listening", "lost", "put", "remove_consumer"]
+__all__ = [
+    "Consumer",
+    "Farewell",
+    "HostFunction",
+    "QueueOptions",
+    "add_consumer",
+    "barrier",
+    "drain",
+    "listening",
+    "lost",
+    "note_program",
+    "put",
+    "raise_at_next_tap",
+    "raise_at_tap",
+    "raise_failures",
+    "remove_consumer",
+    "start",
+]

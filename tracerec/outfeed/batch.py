@@ -13,6 +13,7 @@ from tracerec.outfeed.programs import CallCounter, Place
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tracerec.outfeed.functions import HostFunction
     from tracerec.outfeed.queue import Emitter, Item
 
 __all__ = ["Batch", "Batcher", "Group"]
@@ -28,16 +29,18 @@ class Group:
         site: the site.
         rows: their index rows, of `INDEX_DTYPE`.
         arrays: for each record its leaves and then its columns, numbers in their logical dtype.
+        function: the function that the records are for; None: they are for recorders.
     """
 
     site: Site
     rows: np.ndarray
     arrays: list[tuple[np.ndarray, ...]]
+    function: HostFunction | None = None
 
     def since(self, arrival: int) -> Group:
         """Returns the records that arrived as number ``arrival`` or later."""
         first = int(np.searchsorted(self.rows["arrival"], arrival))
-        return Group(self.site, self.rows[first:], self.arrays[first:])
+        return Group(self.site, self.rows[first:], self.arrays[first:], self.function)
 
     def records(self) -> Iterator[Record]:
         """Yields the records one by one."""
@@ -53,6 +56,21 @@ class Batch:
 
     groups: list[Group]
     count: int
+
+    def recorded(self) -> Batch:
+        """Returns the records that are for recorders."""
+        groups = [group for group in self.groups if group.function is None]
+        return Batch(groups, sum(len(group.arrays) for group in groups))
+
+    def function_calls(self) -> list[tuple[HostFunction, Group]]:
+        """Returns the records that are for functions, each as a group of its own, in the order of arrival."""
+        calls = [
+            (group.function, Group(group.site, group.rows[i : i + 1], group.arrays[i : i + 1], group.function))
+            for group in self.groups
+            if group.function is not None
+            for i in range(len(group.arrays))
+        ]
+        return sorted(calls, key=lambda call: int(call[1].rows["arrival"][0]))
 
     def since(self, arrival: int) -> Batch:
         """Returns the records that arrived as number ``arrival`` or later."""
@@ -108,7 +126,7 @@ def _group(emitter: Emitter, members: list[_Member]) -> Group:
     rows["position"] = emitter.position
     rows["program"] = emitter.program.number
     _set_step(site, rows, arrays)
-    return Group(site, rows, arrays)
+    return Group(site, rows, arrays, emitter.function)
 
 
 def _set_step(site: Site, rows: np.ndarray, arrays: list[tuple[np.ndarray, ...]]) -> None:

@@ -1,21 +1,45 @@
-"""The process's outfeed: which consumers listen, the queue before them, the thread that serves them."""
+"""The process's outfeed: one queue, one receiver thread, and the consumers it serves.
+
+The receiver starts with the first consumer and then stays. Consumers are recorders, which get batches, and functions,
+which get one record at a time, in the order of arrival.
+"""
 
 from __future__ import annotations
 
 import _thread
 import logging
 import os
+import signal
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tracerec.errors import ConsumerError, ReceiverTimeout
 from tracerec.outfeed.batch import Batch, Batcher
-from tracerec.outfeed.queue import DEFAULT_BLOCK_TIMEOUT, DEFAULT_MAX_BYTES, Emitter, RecordQueue
+from tracerec.outfeed.queue import Emitter, QueueOptions, RecordQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import numpy as np
 
-__all__ = ["Consumer", "add_consumer", "barrier", "high_water_bytes", "listening", "lost", "put", "remove_consumer"]
+
+__all__ = [
+    "Consumer",
+    "Farewell",
+    "add_consumer",
+    "barrier",
+    "drain",
+    "has_programs",
+    "listening",
+    "lost",
+    "note_program",
+    "put",
+    "raise_at_next_tap",
+    "raise_at_tap",
+    "raise_failures",
+    "remove_consumer",
+    "start",
+]
 
 _log = logging.getLogger("tracerec")
 
@@ -28,24 +52,41 @@ class Consumer(Protocol):
         ...
 
 
+class Farewell(NamedTuple):
+    """What a consumer is told when it is removed.
+
+    Attributes:
+        dropped: how many records the queue dropped while it listened, by tap name.
+        high_water_bytes: the most bytes that waited in the queue at once.
+        error: what the consumer had raised, or None.
+    """
+
+    dropped: dict[str, int]
+    high_water_bytes: int
+    error: ConsumerError | None
+
+
 class _Listener(NamedTuple):
-    """A consumer, and the first record that it is to get: those queued before it came are not for it."""
+    """A consumer, the first record that it is to get, and what had been dropped before it came."""
 
     consumer: Consumer
     first_arrival: int
+    dropped_before: dict[str, int]
 
 
 class _Failures:
     """What went wrong in one consumer."""
 
-    def __init__(self, error: BaseException, tap: str) -> None:
+    def __init__(self, who: str, error: BaseException, tap: str) -> None:
+        self.who = who
         self.error = error
         self.tap = tap
         self.records = 0
+        self.devices: set[int] = set()
 
-    def to_error(self, consumer: Consumer) -> ConsumerError:
+    def to_error(self) -> ConsumerError:
         message = (
-            f"{type(consumer).__name__} failed on {self.records} records, first on one of tap {self.tap!r}: "
+            f"{self.who} failed on {self.records} records, first on one of tap {self.tap!r}: "
             f"{type(self.error).__name__}: {self.error}"
         )
         error = ConsumerError(message, tap=self.tap, failures=self.records)
@@ -54,53 +95,77 @@ class _Failures:
 
 
 class _Hub:
-    """A queue, its receiver thread, and the consumers it serves. Lives while there is a consumer."""
+    """The queue, its receiver thread, and the consumers."""
 
-    def __init__(self, max_bytes: int, block_timeout: float | None) -> None:
-        self.queue = RecordQueue(max_bytes, block_timeout)
-        self.consumers: tuple[_Listener, ...] = ()
-        self.failures: dict[int, _Failures] = {}
+    def __init__(self) -> None:
+        self.queue = RecordQueue()
+        self.listeners: tuple[_Listener, ...] = ()
+        self.failures: dict[Any, _Failures] = {}
+        self.lock = threading.Lock()
         self._batcher = Batcher()
         # A daemon: at exit, recordings are closed by atexit, which runs while daemon threads still live.
         self._thread = threading.Thread(target=self._run, name="tracerec-receiver", daemon=True)
         self._thread.start()
 
-    def end(self) -> None:
-        self.queue.close()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
-
     def is_receiver(self) -> bool:
         return threading.current_thread() is self._thread
 
     def _run(self) -> None:
-        while (items := self.queue.take()) is not None:
-            try:
-                self._hand_out(items)
-            finally:
-                self.queue.done(items)
+        try:
+            while True:
+                items = self.queue.take()
+                try:
+                    self._hand_out(items)
+                finally:
+                    self.queue.done(items)
+        except BaseException as error:
+            # Not a consumer's exception: the receiver itself is broken or was killed. Nobody may wait for it.
+            self.queue.fail(error)
+            _log.critical("the receiver has ended; from now on records are dropped and counted", exc_info=error)
+            raise
 
     def _hand_out(self, items: list[Any]) -> None:
         batch = self._batcher.batch(items)
-        for listener in self.consumers:
-            wanted = batch.since(listener.first_arrival)
+        self._call_functions(batch)
+        recorded = batch.recorded()
+        for listener in self.listeners:
+            wanted = recorded.since(listener.first_arrival)
             if not wanted.count:
                 continue
             try:
                 listener.consumer.consume(wanted)
             except Exception as error:  # noqa: BLE001 - whatever a consumer does, the receiver goes on
-                self._note(listener.consumer, wanted, error)
+                self._note(id(listener.consumer), type(listener.consumer).__name__, error, wanted)
 
-    def _note(self, consumer: Consumer, batch: Batch, error: Exception) -> None:
-        known = self.failures.get(id(consumer))
-        if known is None:
-            known = self.failures[id(consumer)] = _Failures(error, batch.groups[0].site.name)
-            _log.error("%s failed; the computation goes on", type(consumer).__name__, exc_info=error)
-        known.records += batch.count
+    def _call_functions(self, batch: Batch) -> None:
+        for function, group in batch.function_calls():
+            try:
+                function(next(group.records()))
+            except Exception as error:  # noqa: BLE001 - see above
+                self._note(function, f"the function {function.name!r}", error, Batch([group], 1))
+
+    def _note(self, key: Any, who: str, error: Exception, batch: Batch) -> None:
+        with self.lock:
+            known = self.failures.get(key)
+            if known is None:
+                known = self.failures[key] = _Failures(who, error, batch.groups[0].site.name)
+                _log.error("%s failed; the computation goes on", who, exc_info=error)
+            known.records += batch.count
+            known.devices.update(int(d) for group in batch.groups for d in group.rows["device"])
 
 
 _hub: _Hub | None = None
 _lock = threading.Lock()
+_has_programs = False
+_error_for_tap: Exception | None = None
+
+
+def start() -> None:
+    """Starts the receiver if there is none yet."""
+    global _hub  # noqa: PLW0603 - one outfeed a process
+    with _lock:
+        if _hub is None:
+            _hub = _Hub()
 
 
 def put(emitter: Emitter, arrays: tuple[np.ndarray, ...], device: int | None, shard: int) -> None:
@@ -109,73 +174,61 @@ def put(emitter: Emitter, arrays: tuple[np.ndarray, ...], device: int | None, sh
     Runs inside XLA's host callback, where an exception would end the user's computation.
     """
     try:
-        if _hub is not None:
-            _hub.queue.put(emitter, arrays, device, shard)
-    except KeyboardInterrupt:
-        # The signal came while the callback ran on the main thread: hand it on once the callback has returned.
-        _thread.interrupt_main()
-    except BaseException as error:  # noqa: BLE001 - see above
+        hub = _hub
+        if hub is not None and (hub.listeners or emitter.function is not None):
+            hub.queue.put(emitter, arrays, device, shard)
+    except Exception as error:  # noqa: BLE001 - see above
         lost(emitter.site.name, error)
+    except BaseException as error:  # noqa: BLE001
+        # A signal came while the callback ran on the main thread: hand it on once the callback has returned.
+        _thread.interrupt_main(signal.SIGTERM if isinstance(error, SystemExit) else signal.SIGINT)
 
 
 def lost(tap: str, error: BaseException) -> None:
     """Counts a record that could not be enqueued; the first of each tap is logged. Never raises."""
     hub = _hub
-    if hub is None:
-        return
-    if not hub.queue.dropped[tap]:
+    if hub is not None and hub.queue.count_drop(tap) == 1:
         _log.error("records of tap %r are lost; they are counted as dropped", tap, exc_info=error)
-    hub.queue.dropped[tap] += 1
 
 
 def listening() -> bool:
-    """Returns whether any consumer would get a record now."""
-    return _hub is not None
+    """Returns whether any recorder would get a record now."""
+    return _hub is not None and bool(_hub.listeners)
 
 
-def add_consumer(
-    consumer: Consumer,
-    *,
-    max_queue_bytes: int = DEFAULT_MAX_BYTES,
-    block_timeout: float | None = DEFAULT_BLOCK_TIMEOUT,
-) -> None:
+def add_consumer(consumer: Consumer, options: QueueOptions | None = None) -> None:
     """Hands every record from now on to a consumer; starts the receiver for the first one.
 
     Args:
         consumer: gets batches on the receiver's thread.
-        max_queue_bytes: the queue's bound; that of the first consumer holds.
-        block_timeout: seconds that a full queue makes a computation wait; that of the first consumer holds.
+        options: the queue's bounds; those of the first of several consumers hold.
     """
-    global _hub  # noqa: PLW0603 - one outfeed a process
-    with _lock:
-        if _hub is None:
-            _hub = _Hub(max_queue_bytes, block_timeout)
-        _hub.consumers = (*_hub.consumers, _Listener(consumer, _hub.queue.next_arrival))
+    start()
+    hub = _hub
+    assert hub is not None  # noqa: S101 - just started
+    with hub.lock:
+        if not hub.listeners:
+            hub.queue.reset(options or QueueOptions())
+        before = dict(hub.queue.dropped)
+        hub.listeners = (*hub.listeners, _Listener(consumer, hub.queue.next_arrival, before))
 
 
-def remove_consumer(consumer: Consumer) -> dict[str, int]:
-    """Takes a consumer off the outfeed; call `barrier` before. The receiver ends with its last consumer.
+def remove_consumer(consumer: Consumer) -> Farewell:
+    """Takes a consumer off the outfeed; call `barrier` before.
 
     Returns:
-        How many records the queue dropped, by tap name.
-
-    Raises:
-        ConsumerError: the consumer had raised.
+        What was dropped and what the consumer had raised meanwhile.
     """
-    global _hub  # noqa: PLW0603
-    with _lock:
-        hub = _hub
-        if hub is None:
-            return {}
-        hub.consumers = tuple(listener for listener in hub.consumers if listener.consumer is not consumer)
-        if not hub.consumers:
-            _hub = None
-    if not hub.consumers:
-        hub.end()
-    failures = hub.failures.pop(id(consumer), None)
-    if failures is not None:
-        raise failures.to_error(consumer)
-    return dict(hub.queue.dropped)
+    hub = _hub
+    if hub is None:
+        return Farewell({}, 0, None)
+    with hub.lock:
+        gone = [listener for listener in hub.listeners if listener.consumer is consumer]
+        hub.listeners = tuple(listener for listener in hub.listeners if listener.consumer is not consumer)
+        failures = hub.failures.pop(id(consumer), None)
+    before = gone[0].dropped_before if gone else {}
+    dropped = {tap: n - before.get(tap, 0) for tap, n in hub.queue.dropped.items() if n > before.get(tap, 0)}
+    return Farewell(dropped, hub.queue.high_water_bytes, failures.to_error() if failures else None)
 
 
 def barrier(timeout: float | None = None) -> None:
@@ -185,24 +238,97 @@ def barrier(timeout: float | None = None) -> None:
         timeout: seconds to wait at most; None for ever.
 
     Raises:
-        ReceiverTimeout: the time was up.
-        RuntimeError: called by a consumer, which would wait for itself.
+        ReceiverTimeout: the time was up, or the receiver has ended; the message says what is missing.
+        ConsumerError: called by a consumer, which would wait for itself.
     """
     hub = _hub
     if hub is None:
         return
     if hub.is_receiver():
         message = "barrier: called by a consumer, on the receiver's own thread; it would wait for itself"
-        raise RuntimeError(message)
-    pending = hub.queue.wait_consumed(timeout)
-    if pending:
-        message = f"{pending} records were not consumed within {timeout} s; a consumer is slow or stuck"
-        raise ReceiverTimeout(message, pending=pending)
+        raise ConsumerError(message)
+    missing = hub.queue.wait_consumed(timeout)
+    if not missing:
+        return
+    where = ", ".join(f"{n} from device {d}" for d, n in sorted(missing.items()))
+    total = sum(missing.values())
+    if hub.queue.failure is not None:
+        message = f"the receiver has ended ({hub.queue.failure!r}); {total} records were not consumed: {where}"
+    else:
+        message = f"{total} records were not consumed within {timeout} s: {where}; a consumer is slow or stuck"
+    raise ReceiverTimeout(message, pending=total)
 
 
-def high_water_bytes() -> int:
-    """Returns the most bytes that waited in the queue at once."""
-    return 0 if _hub is None else _hub.queue.high_water_bytes
+def drain(stall_seconds: float) -> None:
+    """Waits until every record put before has been consumed, as long as there is progress.
+
+    Args:
+        stall_seconds: how long to wait with no record consumed.
+
+    Raises:
+        ReceiverTimeout: nothing was consumed for that long, or the receiver has ended.
+    """
+    hub = _hub
+    while hub is not None:
+        before = hub.queue.consumed
+        try:
+            barrier(stall_seconds)
+        except ReceiverTimeout:
+            if hub.queue.consumed == before or hub.queue.failure is not None:
+                raise
+        else:
+            return
+
+
+def note_program() -> None:
+    """Notes that a program with taps is being compiled."""
+    global _has_programs  # noqa: PLW0603
+    _has_programs = True
+
+
+def has_programs() -> bool:
+    """Returns whether any program with taps was compiled: JAX's backends have been started then."""
+    return _has_programs
+
+
+def raise_at_next_tap(error: Exception) -> None:
+    """Has the next eager tap, which can raise cleanly, raise an error."""
+    global _error_for_tap  # noqa: PLW0603
+    _error_for_tap = error
+
+
+def raise_at_tap() -> None:
+    """Raises the error that `raise_at_next_tap` was given, once."""
+    global _error_for_tap
+    error, _error_for_tap = _error_for_tap, None
+    if error is not None:
+        raise error
+
+
+def raise_failures(devices: Collection[int] | None = None) -> None:
+    """Raises what functions have raised since this was last asked.
+
+    Args:
+        devices: only for records from these devices; None for all.
+
+    Raises:
+        ConsumerError: of the function that failed first; further ones are in its notes.
+    """
+    hub = _hub
+    if hub is None:
+        return
+    with hub.lock:
+        keys = [
+            key
+            for key, known in hub.failures.items()
+            # the failures of recorders, which have a number for a key, are raised when they are removed
+            if not isinstance(key, int) and (devices is None or known.devices & set(devices))
+        ]
+        errors = [hub.failures.pop(key).to_error() for key in keys]
+    if errors:
+        for other in errors[1:]:
+            errors[0].add_note(str(other))
+        raise errors[0]
 
 
 def _forget_in_child() -> None:

@@ -6,21 +6,24 @@ whose collective waits for 40 s; then the newest record is dropped and counted.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import logging
 import threading
 import time
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
 
     from tracerec.model import Site
+    from tracerec.outfeed.functions import HostFunction
     from tracerec.outfeed.programs import Program
 
-__all__ = ["Emitter", "Item", "RecordQueue"]
+__all__ = ["Emitter", "Item", "QueueOptions", "RecordQueue"]
 
-DEFAULT_MAX_BYTES = 256 << 20
-DEFAULT_BLOCK_TIMEOUT = 10.0
+_log = logging.getLogger("tracerec")
 
 # What a queued record costs beside its payload: the tuple, and for each array numpy's header and its allocation.
 _RECORD_OVERHEAD = 200
@@ -30,6 +33,10 @@ _ARRAY_OVERHEAD = 200
 _GATHER_SECONDS = 0.02
 _URGENT_BYTES = 4 << 20
 _BATCH_BYTES = 32 << 20
+_BATCH_RECORDS = 4096
+
+# A computation that waits this long is worth a warning.
+_WARN_SECONDS = 1.0
 
 
 class Emitter(Protocol):
@@ -40,6 +47,7 @@ class Emitter(Protocol):
     position: int
     once: bool
     is_mark: bool
+    function: HostFunction | None
     words: tuple[tuple[int, np.dtype[Any]], ...]
     nbytes: int
 
@@ -48,40 +56,69 @@ Item = tuple[Emitter, "tuple[np.ndarray, ...]", int | None, int, int, int]
 """emitter, arrays, device, shard, time in ns, arrival number."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """How far records may pile up before the receiver, and what happens then.
+
+    Attributes:
+        max_bytes: how many bytes may wait, overhead of Python objects included.
+        on_full: ``"block"``: the computation waits, at most ``block_timeout``; ``"drop"``: it does not wait. What finds
+            no room is dropped and counted.
+        block_timeout: seconds; None for ever.
+    """
+
+    max_bytes: int = 256 << 20
+    on_full: Literal["block", "drop"] = "block"
+    block_timeout: float | None = 10.0
+
+
 class RecordQueue:
     """A FIFO of records, many producers and one receiver.
 
-    Args:
-        max_bytes: how many bytes may wait, overhead of Python objects included.
-        block_timeout: seconds that `put` waits for room before it drops; None for ever.
+    Attributes:
+        dropped: how many records were dropped, by tap name.
+        high_water_bytes: the most bytes that waited at once.
+        next_arrival: the arrival number of the next record.
+        consumed: how many records have been consumed.
+        failure: why the receiver has ended, or None while it lives.
     """
 
-    def __init__(self, max_bytes: int = DEFAULT_MAX_BYTES, block_timeout: float | None = DEFAULT_BLOCK_TIMEOUT) -> None:
-        self.max_bytes = max_bytes
-        self.block_timeout = block_timeout
-        self.high_water_bytes = 0
+    def __init__(self, options: QueueOptions | None = None) -> None:
         self.dropped: Counter[str] = Counter()
+        self.high_water_bytes = 0
         self.next_arrival = 0
+        self.failure: BaseException | None = None
+        self._options = options or QueueOptions()
         self._items: deque[tuple[Item, int]] = deque()
+        self._taken: list[Item] = []
+        self._taken_bytes = 0
         self._bytes = 0
         self._sent = 0
-        self._consumed = 0
-        self._taken_bytes = 0
-        self._hurry = False
-        self._closed = False
+        self.consumed = 0
+        self._hurried = 0
         self._receiver_waits = False
+        self._warned_of_blocking = False
         lock = threading.Lock()
         self._lock = lock
         self._filled = threading.Condition(lock)
         self._freed = threading.Condition(lock)
         self._done = threading.Condition(lock)
 
+    def reset(self, options: QueueOptions) -> None:
+        """Takes other bounds, and forgets the high-water mark."""
+        with self._lock:
+            self._options = options
+            self.high_water_bytes = self._bytes
+            self._warned_of_blocking = False
+
     def put(self, emitter: Emitter, arrays: tuple[np.ndarray, ...], device: int | None, shard: int) -> bool:
         """Appends one record; returns False when it was dropped. Waits while the queue is full."""
         size = emitter.nbytes + _RECORD_OVERHEAD + _ARRAY_OVERHEAD * len(arrays)
         now = time.time_ns()
         with self._lock:
-            if self._bytes + size > self.max_bytes and self._bytes and not self._wait_for_room(size):
+            # Without its mark the records of a call could not be told from those of the one before.
+            full = self._bytes + size > self._options.max_bytes and self._bytes and not emitter.is_mark
+            if self.failure is not None or (full and not self._wait_for_room(size)):
                 self.dropped[emitter.site.name] += 1
                 return False
             self._items.append(((emitter, arrays, device, shard, now, self.next_arrival), size))
@@ -90,59 +127,94 @@ class RecordQueue:
             self._sent += 1
             self._bytes += size
             self.high_water_bytes = max(self.high_water_bytes, self._bytes)
-            if self._receiver_waits and (self._sent - self._consumed == 1 or self._bytes >= _URGENT_BYTES):
+            if self._receiver_waits and (self._sent - self.consumed == 1 or self._bytes >= _URGENT_BYTES):
                 self._filled.notify()
         return True
 
-    def take(self) -> list[Item] | None:
-        """Returns the next records, for the receiver; waits for some. None when the queue is closed and empty."""
+    def count_drop(self, tap: str) -> int:
+        """Counts a record that never got here; returns how many of the tap there are now."""
+        with self._lock:
+            self.dropped[tap] += 1
+            return self.dropped[tap]
+
+    def take(self) -> list[Item]:
+        """Returns the next records, for the receiver; waits for some."""
         with self._lock:
             self._receiver_waits = True
-            self._filled.wait_for(lambda: self._items or self._closed)
-            if self._bytes < _URGENT_BYTES and not self._hurry and not self._closed:
+            self._filled.wait_for(lambda: self._items)
+            if not self._is_urgent():
                 self._filled.wait_for(self._is_urgent, timeout=_GATHER_SECONDS)
             self._receiver_waits = False
-            if not self._items:
-                return None
             return self._take_batch()
 
     def done(self, items: list[Item]) -> None:
         """Says that these records are consumed: their bytes are free, and barriers may pass."""
         with self._lock:
             self._bytes -= self._taken_bytes
-            self._consumed += len(items)
+            self._taken, self._taken_bytes = [], 0
+            self.consumed += len(items)
             self._freed.notify_all()
             self._done.notify_all()
 
-    def wait_consumed(self, timeout: float | None = None) -> int:
-        """Waits until every record put before is consumed; returns how many are not when the time is up."""
+    def fail(self, error: BaseException) -> None:
+        """Says that the receiver has ended: nobody waits for it any more."""
+        with self._lock:
+            self.failure = error
+            self._freed.notify_all()
+            self._done.notify_all()
+
+    def wait_consumed(self, timeout: float | None = None) -> dict[int, int]:
+        """Waits until every record put before is consumed.
+
+        Returns:
+            Empty when they are; else how many records are not, by device (-1: not known).
+        """
         with self._lock:
             target = self._sent
-            self._hurry = True
+            self._hurried += 1
             self._filled.notify()
-            self._done.wait_for(lambda: self._consumed >= target, timeout)
-            self._hurry = False
-            return max(0, target - self._consumed)
+            try:
+                self._done.wait_for(lambda: self.consumed >= target or self.failure is not None, timeout)
+            finally:
+                self._hurried -= 1
+            return {} if self.consumed >= target else self._pending()
 
-    def close(self) -> None:
-        """Lets the receiver end once the queue is empty."""
-        with self._lock:
-            self._closed = True
-            self._filled.notify()
+    def _pending(self) -> dict[int, int]:
+        waiting = itertools.chain(self._taken, (item for item, _ in self._items))
+        return dict(Counter(-1 if item[2] is None else item[2] for item in waiting if not item[0].is_mark))
 
     def _take_batch(self) -> list[Item]:
-        batch: list[Item] = []
         size = 0
-        while self._items and size < _BATCH_BYTES:
+        while self._items and size < _BATCH_BYTES and len(self._taken) < _BATCH_RECORDS:
             item, item_bytes = self._items.popleft()
-            batch.append(item)
+            self._taken.append(item)
             size += item_bytes
         self._taken_bytes = size
-        return batch
+        return self._taken
 
     def _is_urgent(self) -> bool:
-        return self._bytes >= _URGENT_BYTES or self._hurry or self._closed
+        return self._bytes >= _URGENT_BYTES or self._hurried > 0
 
     def _wait_for_room(self, size: int) -> bool:
+        if self._options.on_full == "drop":
+            return False
         self._filled.notify()
-        return self._freed.wait_for(lambda: not self._bytes or self._bytes + size <= self.max_bytes, self.block_timeout)
+        limit = self._options.block_timeout
+        deadline = None if limit is None else time.monotonic() + limit
+        first = _WARN_SECONDS if limit is None else min(_WARN_SECONDS, limit)
+        if self._freed.wait_for(lambda: self._has_room(size), first):
+            return self.failure is None
+        self._warn_of_blocking()
+        rest = None if deadline is None else max(0.0, deadline - time.monotonic())
+        return self._freed.wait_for(lambda: self._has_room(size), rest) and self.failure is None
+
+    def _has_room(self, size: int) -> bool:
+        return not self._bytes or self._bytes + size <= self._options.max_bytes or self.failure is not None
+
+    def _warn_of_blocking(self) -> None:
+        if not self._warned_of_blocking:
+            self._warned_of_blocking = True
+            _log.warning(
+                "the outfeed's queue (%d MiB) is full: consumers are slower than the computation, which waits for them",
+                self._options.max_bytes >> 20,
+            )

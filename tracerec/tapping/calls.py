@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 import jax
 import numpy as np
 
 from tracerec.errors import TapError
+from tracerec.outfeed import HostFunction, raise_at_tap
+from tracerec.protocol import dtypes
 from tracerec.tapping._jax import is_key_dtype, is_tracer
 from tracerec.tapping.context import in_scope, is_disabled
 from tracerec.tapping.emitters import TapSpec
@@ -15,7 +18,7 @@ from tracerec.tapping.encode import encode_kwargs, encode_tree
 from tracerec.tapping.masks import encode_extents, encode_where
 from tracerec.tapping.primitive import bind
 
-__all__ = ["tap"]
+__all__ = ["TapOptions", "tap", "tap_tree"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -115,24 +118,46 @@ def tap(
         message = f"tap {name!r}: shards={shards!r}; use 'auto', 'gather' or 'local'"
         raise TapError(message, tap=name)
     name, kwargs = in_scope(name, kwargs)
-    options = _Options(where, logical_shapes, shards, ordered, derivatives)
-    tapped = _tap(value, name, kwargs, options)
+    reserved = sorted(_RESERVED & kwargs.keys())
+    if reserved:
+        message = f"tap {name!r}: the kwarg {reserved[0]!r} is reserved for a later version; choose another name"
+        raise TapError(message, tap=name)
+    options = TapOptions(where, logical_shapes, shards, ordered, derivatives)
+    tapped = tap_tree(value, name, kwargs, options)
     return tapped if isinstance(result, _NotGiven) else result
 
 
-class _Options(NamedTuple):
-    where: Any
-    logical_shapes: Any
-    shards: Shards
-    ordered: bool
-    derivatives: bool
+_RESERVED = frozenset({"when", "keep", "every"})
 
 
-def _tap(value: Any, name: str, kwargs: dict[str, Any], options: _Options) -> Any:
+class TapOptions(NamedTuple):
+    """How a value is tapped: the keyword arguments of ``tap``, and the function of an ``id_tap``."""
+
+    where: Any = None
+    logical_shapes: Any = None
+    shards: Shards = "auto"
+    ordered: bool = False
+    derivatives: bool = True
+    function: HostFunction | None = None
+
+
+def tap_tree(value: Any, name: str, kwargs: dict[str, Any], options: TapOptions) -> Any:
+    """Returns a pytree, tapped.
+
+    Args:
+        value: the pytree.
+        name: the tap's full name.
+        kwargs: all kwargs, those of scopes included.
+        options: the rest.
+
+    Raises:
+        TapError: as `tap`.
+    """
+    raise_at_tap()
     structure, with_paths = encode_tree(value)
-    leaves = [leaf for _, leaf in with_paths]
+    leaves = [_checked(leaf, name) for _, leaf in with_paths]
     # A float0 leaf is "no tangent": it has no data to record.
-    numbers = [i for i, leaf in enumerate(leaves) if _dtype(leaf, name) != jax.dtypes.float0]
+    numbers = [i for i, leaf in enumerate(leaves) if getattr(leaf, "dtype", None) != jax.dtypes.float0]
     if not numbers:
         return value
     tree = jax.tree_util.tree_structure(value)
@@ -149,6 +174,7 @@ def _tap(value: Any, name: str, kwargs: dict[str, Any], options: _Options) -> An
         ordered=options.ordered,
         derivatives=options.derivatives,
         shards=options.shards,
+        function=options.function,
     )
     operands = (*encoded.operands, *(operand for _, operand in masks))
     masked = options.logical_shapes is not None
@@ -159,14 +185,38 @@ def _tap(value: Any, name: str, kwargs: dict[str, Any], options: _Options) -> An
     return jax.tree_util.tree_unflatten(tree, leaves)
 
 
-def _dtype(leaf: Any, name: str) -> Any:
-    if isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
-        return getattr(leaf, "dtype", None)
+def _checked(leaf: Any, name: str) -> Any:
+    """Returns a leaf that JAX takes; raises TapError for others, warns of 64-bit numbers that JAX would change."""
+    if isinstance(leaf, jax.Array):
+        return leaf
+    if isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic)):
+        array = np.asarray(leaf)
+        if array.dtype == jax.dtypes.float0 or array.dtype.name in dtypes.CODES:
+            _warn_of_change(leaf, array, name)
+            return array.astype(array.dtype.newbyteorder("=")) if array.dtype.byteorder == ">" else leaf
     message = (
-        f"tap {name!r}: a leaf is {type(leaf).__name__} {leaf!r:.60}, not an array or a number; "
+        f"tap {name!r}: a leaf is {type(leaf).__name__} {leaf!r:.60}, not an array or a number that JAX has; "
         "pass strings and the like as kwargs"
     )
     raise TapError(message, tap=name)
+
+
+def _warn_of_change(leaf: Any, array: np.ndarray, name: str) -> None:
+    kept = jax.dtypes.canonicalize_dtype(array.dtype)
+    if kept == array.dtype or array.dtype.kind == "c":
+        return
+    with np.errstate(all="ignore"):
+        same = np.array_equal(array.astype(kept).astype(array.dtype), array, equal_nan=array.dtype.kind == "f")
+    if same or array.dtype.kind == "f":
+        return
+    if isinstance(leaf, int):
+        message = f"tap {name!r}: {leaf} does not fit into {kept}; pass it as a kwarg, or enable x64"
+        raise TapError(message, tap=name)
+    message = (
+        f"tap {name!r}: numbers of {array.dtype} do not fit into {kept}, which JAX makes of them; "
+        "pass them as a kwarg, or enable x64"
+    )
+    warnings.warn(message, RuntimeWarning, stacklevel=5)
 
 
 def _key_impl(leaf: Any) -> str | None:

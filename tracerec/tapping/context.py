@@ -18,7 +18,7 @@ from tracerec.errors import TapError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["batching_under", "disabled", "in_scope", "is_disabled", "scope"]
+__all__ = ["batching_under", "disabled", "in_scope", "in_scope_kwargs", "is_disabled", "scope"]
 
 _context = jax.make_user_context(default_value=None)
 
@@ -101,6 +101,11 @@ def batching_under(what: tuple[Any, ...]) -> Any:
 def is_disabled() -> bool:
     """Returns whether taps are left out at this point."""
     return _key().disabled
+
+
+def in_scope_kwargs(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Returns kwargs under the open scopes."""
+    return in_scope("", kwargs)[1]
 
 
 def in_scope(name: str, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:

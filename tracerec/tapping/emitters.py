@@ -18,6 +18,7 @@ from tracerec.tapping._jax import is_key_dtype
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from tracerec.outfeed.functions import HostFunction
     from tracerec.tapping.encode import ColumnSpec
 
 __all__ = [
@@ -49,6 +50,7 @@ class TapSpec:
         derivatives: whether tangents and cotangents are recorded too.
         shards: what is recorded of a value that XLA shards by itself: ``"gather"``, ``"local"`` or ``"auto"``.
         gathered: mesh axes over which the value was gathered, so that they are no coordinates of the record.
+        function: the function on the host that gets the records; None: recorders do.
     """
 
     name: str
@@ -62,6 +64,7 @@ class TapSpec:
     derivatives: bool = True
     shards: str = "auto"
     gathered: tuple[str, ...] = ()
+    function: HostFunction | None = None
 
     def with_columns(self, columns: Iterable[ColumnSpec]) -> TapSpec:
         """Returns the spec with further columns behind its own."""
@@ -78,6 +81,7 @@ class Emitter:
         position: the tap's static position in the program, in lowering order.
         once: whether the tap is outside every loop, branch and inner function: it fires once a call.
         is_mark: whether this is no tap but the mark that a call begins.
+        function: the function on the host that gets the records; None: recorders do.
         devices: the device id of each shard of the mesh; empty outside one.
         words: which operands travel as 32-bit words, with their dtype.
         nbytes: bytes of one record's arrays.
@@ -88,6 +92,7 @@ class Emitter:
     position: int
     once: bool
     is_mark: bool
+    function: HostFunction | None
     devices: tuple[int, ...]
     words: tuple[tuple[int, np.dtype[Any]], ...]
     nbytes: int
@@ -131,13 +136,14 @@ _MARK_SITE = Site("", ())
 
 def new_program() -> Program:
     """Returns a program that is being lowered, with a number that is unique in this process."""
+    outfeed.note_program()
     return Program(next(_programs))
 
 
 def mark_emitter(program: Program) -> Emitter:
     """Returns the emitter of the mark that a call of a program begins."""
     program.has_mark = True
-    return Emitter(_MARK_SITE, program, 0, True, True, (), (), 0)  # noqa: FBT003
+    return Emitter(_MARK_SITE, program, 0, True, True, None, (), (), 0)  # noqa: FBT003
 
 
 def program_emitter(
@@ -174,7 +180,7 @@ def program_emitter(
         site = dataclasses.replace(site, leaves=tuple(leaves))
     n = len(present)
     words = tuple((n + i, np.dtype(column.words)) for i, column in enumerate(spec.columns) if column.words is not None)
-    return Emitter(site, program, position, once, False, devices, words, site.record_nbytes)  # noqa: FBT003
+    return Emitter(site, program, position, once, False, spec.function, devices, words, site.record_nbytes)  # noqa: FBT003
 
 
 def eager_emitter(

@@ -23,8 +23,12 @@ SCHEMA_VERSION = "1.0"
 """The version of ``schemas/inspect.schema.json``."""
 
 
-def overview(source: TraceSource) -> dict[str, Any]:
+def overview(source: TraceSource, *, raw: bool = False) -> dict[str, Any]:
     """Returns the run's information and one entry a stream, as JSON values by ``schemas/inspect.schema.json``.
+
+    Args:
+        source: the trace.
+        raw: whether leaves of streams whose lanes may be invalid have their summaries, too, over all lanes.
 
     Numbers that JSON lacks (NaN and infinities, in a user's metadata) are the strings ``"nan"``, ``"inf"`` and
     ``"-inf"``. Times are ISO 8601 in UTC with nanoseconds.
@@ -33,7 +37,7 @@ def overview(source: TraceSource) -> dict[str, Any]:
         TraceFormatError: the trace says things of the run that no recording would.
     """
     try:
-        run, streams = _run(source), [_stream(stream) for stream in source.streams]
+        run, streams = _run(source), [_stream(stream, raw=raw) for stream in source.streams]
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         # A form of recording checks what it needs itself; the rest is believed only here.
         message = f"{source.path} is no intact trace: what it says of the run or of a stream is wrong: {error!r}"
@@ -82,19 +86,21 @@ class _KnowsSteps(Protocol):
     def steps(self) -> tuple[int, int] | None: ...
 
 
-def _stream(stream: StreamSource) -> dict[str, Any]:
+def _stream(stream: StreamSource, *, raw: bool) -> dict[str, Any]:
     site = stream.site
+    shown = raw or not site.lanes_may_be_invalid
     steps = stream.steps if isinstance(stream, _KnowsSteps) else _step_range(stream)
     return {
         "tap": site.name,
         "transforms": [t.to_json() for t in site.transforms],
         "kwargs": dict(json.loads(site.kwargs)),
         "ordered": site.ordered,
+        "lanes_may_be_invalid": site.lanes_may_be_invalid,
         "records": stream.records,
         "bytes": stream.nbytes,
         "steps": None if steps is None else {"first": steps[0], "last": steps[1]},
         "leaves": [
-            leaf.to_json() | {"summary": summary.to_json()}
+            leaf.to_json() | {"summary": summary.to_json() if shown else None}
             for leaf, summary in zip(site.leaves, stream.summaries(), strict=True)
         ],
     }

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tracerec.trace.order import Order
     from tracerec.trace.view import StreamView
 
-__all__ = ["iterate", "read_one"]
+__all__ = ["Reader", "iterate", "read_one"]
 
 _MEMORY = 128 << 20
 """Bytes of arrays held while iterating, over all streams, as far as single records allow."""
@@ -27,7 +27,7 @@ _BLOCK = 4 << 20
 def iterate(views: Sequence[StreamView], order: Order = "program") -> Iterator[Record]:
     """Yields the records of the views in order. Their arrays are read-only views of a block that was read."""
     nbytes = min(_BLOCK, _MEMORY // (_KEPT * max(len(views), 1)))
-    readers = [_Reader(view, nbytes) for view in views]
+    readers = [Reader(view, nbytes) for view in views]
     for batch in in_order(views, order):
         for row, stream, number in zip(batch.rows, batch.stream.tolist(), batch.number.tolist(), strict=True):
             yield readers[stream].record(row, number)
@@ -35,15 +35,20 @@ def iterate(views: Sequence[StreamView], order: Order = "program") -> Iterator[R
 
 def read_one(view: StreamView, number: int) -> Record:
     """Returns one record of a view; it reads that record alone."""
-    return _Reader(view, 0).record(view.index(number, number + 1)[0], number)
+    return Reader(view, 0).record(view.index(number, number + 1)[0], number)
 
 
 _KEPT = 2
 """Blocks kept of each stream: program order can step back across the border of two."""
 
 
-class _Reader:
-    """One view's records by number; block by block, the last `_KEPT` of them held."""
+class Reader:
+    """One view's records by number; block by block, the last `_KEPT` of them held.
+
+    Args:
+        view: the view.
+        nbytes: the most bytes of a block; 0: one record.
+    """
 
     def __init__(self, view: StreamView, nbytes: int) -> None:
         self._view = view
@@ -53,6 +58,7 @@ class _Reader:
         self._blocks: dict[int, tuple[list[np.ndarray], list[np.ndarray]]] = {}
 
     def record(self, row: np.void, number: int) -> Record:
+        """Returns the record of a row of the view; ``row`` is its row of the index table."""
         arrays, columns = self._block(number // self._size)
         at = number % self._size
         site = self._view.site

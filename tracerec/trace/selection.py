@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracerec import structure
+from tracerec import lanes, structure
 from tracerec.errors import SelectionError
 from tracerec.model import FLAG_STEP, Transform
 
@@ -90,7 +90,8 @@ def kwargs_of(view: StreamView) -> dict[str, Static | int | Any]:
 
 def kwarg_names(view: StreamView) -> list[str]:
     """Returns the names of a site's kwargs, and those of numbers inside containers, such as ``lr['body']``."""
-    return list(dict.fromkeys([*json.loads(view.site.kwargs), *(column.name for column in view.site.columns)]))
+    columns = (column.name for column in view.site.columns if column.role is None)
+    return list(dict.fromkeys([*json.loads(view.site.kwargs), *columns]))
 
 
 def any_of(choices: Sequence[str], most: int = 12) -> str:
@@ -184,21 +185,23 @@ def _mask(view: StreamView, name: str, test: Callable[[np.ndarray], np.ndarray])
         stop = min(start + _ROWS, view.records)
         values, valid = _values(view, name, start, stop)
         hits = test(values)
-        # A batched number matches where any lane does.
-        mask[start:stop] = hits.reshape(len(hits), -1).any(axis=1) & valid
+        # A batched number matches where any lane does that counts.
+        hits = hits & valid
+        mask[start:stop] = hits.reshape(len(hits), int(np.prod(hits.shape[1:]))).any(axis=1)
     return mask
 
 
 def _values(view: StreamView, name: str, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | bool]:
-    """Returns the values of some records, and which of them are there."""
+    """Returns the values of some records, and which of them are there and count: bools that broadcast to them."""
     if name in {"device", "call"}:
         return view.index(start, stop)[name], True
     for number, column in enumerate(view.site.columns):
-        if column.name == name:
+        if column.name == name and column.role is None:
             if column.in_index:
                 rows = view.index(start, stop)
                 return rows["step"], (rows["flags"] & FLAG_STEP) != 0
-            return view.column(number, start, stop), True
+            values = view.column(number, start, stop)
+            return values, True if view.raw else _lanes(view, number, start, stop)
     kwarg = kwargs_of(view)[name]
     values = np.empty(stop - start, object)
     if isinstance(kwarg, Static):
@@ -211,6 +214,12 @@ def _values(view: StreamView, name: str, start: int, stop: int) -> tuple[np.ndar
     return values, True
 
 
+def _lanes(view: StreamView, number: int, start: int, stop: int) -> np.ndarray | bool:
+    """Returns which lanes of a kwarg count."""
+    valid = lanes.valid_in_column(view.site, number, lambda column: view.column(column, start, stop))
+    return True if valid is None else valid
+
+
 def _exist(views: Sequence[StreamView], name: str) -> str:
     """Returns a sentence about the values that there are."""
     low: Any = None
@@ -219,7 +228,7 @@ def _exist(views: Sequence[StreamView], name: str) -> str:
     for view in views:
         for start in range(0, view.records, _ROWS):
             values, valid = _values(view, name, start, min(start + _ROWS, view.records))
-            values = values if valid is True else values[valid]
+            values = values if valid is True else values[np.broadcast_to(valid, values.shape)]
             if values.dtype.kind == "O":
                 seen.update(dict.fromkeys(map(repr, values[:1])))
             elif values.size:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracerec import structure
+from tracerec import lanes, structure
 from tracerec.errors import MissingExtra
-from tracerec.model import FLAG_STEP
+from tracerec.model import FLAG_CALL_GUESSED, FLAG_STEP
 from tracerec.statistics import moments
 from tracerec.trace import selection
 from tracerec.trace.order import places
@@ -26,7 +26,9 @@ __all__ = ["COUNTS", "MEASURES", "table"]
 
 COUNTS = ("count", "nan", "posinf", "neginf", "zeros")
 MEASURES = ("min", "max", "mean", "std", "l2")
-_FIXED = ("tap", "leaf", "transforms", "step", "time", "device", "call", "value", *COUNTS, *MEASURES)
+_SOMETIMES = ("call_sure", "valid_lanes", "lanes_may_be_invalid")
+"""Columns that are there if a stream has something to say in them."""
+_FIXED = ("tap", "leaf", "transforms", "step", "time", "device", "call", *_SOMETIMES, "value", *COUNTS, *MEASURES)
 """Names that a kwarg's column cannot have."""
 
 
@@ -48,17 +50,36 @@ def table(views: Sequence[StreamView]) -> pd.DataFrame:
     columns["time"] = pandas.DatetimeIndex(times, tz="UTC")
     for name in ("device", "call"):
         columns[name] = _joined(parts, name, length)[order].astype(np.int64)
+    columns |= _sometimes(pandas, views, parts, order)
     kwargs = dict.fromkeys(name for part in parts for name in part.kwargs)
     for name in kwargs:
         columns[f"kwargs.{name}" if name in _FIXED else name] = _column(pandas, parts, name, order)
     columns["value"] = _column(pandas, parts, "value", order)
+    unknown = _joined(parts, "unknown", length)[order].astype(bool)
     for name in COUNTS:
-        columns[name] = _joined(parts, name, length)[order].astype(np.int64)
+        counts = _joined(parts, name, length)[order].astype(np.int64)
+        columns[name] = pandas.arrays.IntegerArray(counts, unknown) if unknown.any() else counts
     for name in MEASURES:
         values = _joined(parts, name, length)[order].astype(np.float64)
         # A measure that is missing, for want of a finite value, is NA and not NaN.
         columns[name] = pandas.arrays.FloatingArray(values, np.isnan(values))
     return pandas.DataFrame(columns)
+
+
+def _sometimes(
+    pandas: ModuleType, views: Sequence[StreamView], parts: Sequence[_Part], order: np.ndarray
+) -> dict[str, Any]:
+    """Returns the columns of `_SOMETIMES` that say something."""
+    length = len(order)
+    said: dict[str, Any] = {}
+    guessed = _joined(parts, "call_guessed", length)[order].astype(bool)
+    if guessed.any():
+        said["call_sure"] = ~guessed
+    if any("valid_lanes" in part.sparse for part in parts):
+        said["valid_lanes"] = _column(pandas, parts, "valid_lanes", order)
+    if any(view.site.lanes_may_be_invalid for view in views):
+        said["lanes_may_be_invalid"] = _joined(parts, "lanes_may_be_invalid", length)[order].astype(bool)
+    return said
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
@@ -81,7 +102,7 @@ class _Part:
     Attributes:
         length: how many.
         dense: columns that every stream has.
-        sparse: ``step`` and ``value``.
+        sparse: ``step``, ``value`` and ``valid_lanes``.
         kwargs: the kwargs, but for ``step``.
     """
 
@@ -102,6 +123,9 @@ def _part(view: StreamView, place: np.ndarray) -> _Part:
         "call": rows["call"],
         "tap": _constant(site.name, records),
         "transforms": _constant(", ".join(map(str, site.transforms)), records),
+        "call_guessed": (rows["flags"] & FLAG_CALL_GUESSED) != 0,
+        "lanes_may_be_invalid": np.full(records, site.lanes_may_be_invalid),
+        "unknown": np.full(records, _unknown(view)),
     }
     dense = {name: np.repeat(values, leaves) for name, values in dense.items()}
     dense["leaf"] = np.tile(np.array([leaf.path for leaf in site.leaves], object), records)
@@ -112,7 +136,24 @@ def _part(view: StreamView, place: np.ndarray) -> _Part:
     for name in (*COUNTS, *MEASURES):
         dense[name] = _interleaved([s[name] for s in statistics])
     sparse = {"step": step, "value": _scalars(view)}
+    if (lanes_said := _lanes(view)) is not None:
+        sparse["valid_lanes"] = _repeated(lanes_said, leaves)
     return _Part(records * leaves, dense, sparse, kwargs)
+
+
+def _unknown(view: StreamView) -> bool:
+    """Returns whether statistics are left out, since lanes that never took the tap's branch would be in them."""
+    return view.site.lanes_may_be_invalid and not view.raw
+
+
+def _lanes(view: StreamView) -> _Values | None:
+    """Returns how many lanes of each record count; None where it is clear."""
+    where = view.site.column("where")
+    if where is None or (view.site.columns[where].shape == () and not view.raw):
+        return None
+    counts, total = lanes.lane_counts(view.column(where, 0, view.records))
+    texts = np.array([f"{count}/{total}" for count in counts.tolist()], object)
+    return _Values(texts, np.ones(view.records, bool))
 
 
 def _kwargs(view: StreamView) -> dict[str, _Values]:
@@ -148,12 +189,18 @@ def _statistics(view: StreamView, number: int) -> dict[str, np.ndarray]:
     leaf = view.site.leaves[number]
     out = {name: np.zeros(view.records, np.int64) for name in COUNTS}
     out |= {name: np.full(view.records, np.nan) for name in MEASURES}
-    if leaf.key_impl is not None:
-        out["count"][:] = int(np.prod(leaf.shape, dtype=np.int64))
+    if _unknown(view):
         return out
     for start, stop in view.blocks(view.site.record_nbytes):
+        valid = view.valid(number, start, stop)
+        if valid is not None:
+            valid = np.broadcast_to(valid, (stop - start, *leaf.shape))
+        if leaf.key_impl is not None:
+            size = int(np.prod(leaf.shape, dtype=np.int64))
+            out["count"][start:stop] = size if valid is None else valid.reshape(-1, size).sum(axis=1)
+            continue
         block = view.leaf(number, start, stop)
-        found = [moments(block[i]) for i in range(stop - start)]
+        found = [moments(block[i] if valid is None else block[i][valid[i]]) for i in range(stop - start)]
         for name in COUNTS:
             out[name][start:stop] = [getattr(m, name) for m in found]
         for name in MEASURES:

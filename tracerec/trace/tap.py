@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 import numpy as np
 
 from tracerec.errors import SelectionError
 from tracerec.model import FLAG_STEP
 from tracerec.protocol import dtypes
-from tracerec.trace import order, records, selection
+from tracerec.trace import order, ragged, records, selection, shards
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import pandas as pd
 
+    from tracerec.formats.contract import StreamSource
     from tracerec.model import Leaf, Record, Site, Transform
     from tracerec.trace.view import StreamView
 
@@ -30,6 +32,10 @@ class Tap:
     A tap can have records of several kinds: its primal values and their cotangents, several leaves, calls with
     different shapes. `sel`, `leaf` and `streams` choose among them.
 
+    Records that do not count are not there: those whose ``where`` was False, in every lane if there are several. Nor
+    do lanes whose ``where`` was False, and padding outside the logical shapes, count in statistics. `raw` is the tap
+    with all that was recorded.
+
     Example:
         >>> import numpy as np, tracerec
         >>> with tracerec.record("run.h5"):
@@ -41,10 +47,11 @@ class Tap:
                [2., 2.]], dtype=float32)
     """
 
-    def __init__(self, name: str, views: Sequence[StreamView], call: str) -> None:
+    def __init__(self, name: str, views: Sequence[StreamView], call: str, raw: Callable[[], Tap]) -> None:
         self._name = name
         self._views = tuple(views)
         self._call = call
+        self._raw = raw
 
     @property
     def name(self) -> str:
@@ -54,7 +61,19 @@ class Tap:
     @property
     def streams(self) -> tuple[Tap, ...]:
         """One `Tap` a stream, that is, for each site: one shape, one dtype a leaf, one chain of transforms."""
-        return tuple(Tap(self._name, [view], f"{self._call}.streams[{i}]") for i, view in enumerate(self._views))
+        return tuple(
+            Tap(self._name, [view], f"{self._call}.streams[{i}]", lambda source=view.source: self.raw._of(source))  # noqa: SLF001 - a tap, too
+            for i, view in enumerate(self._views)
+        )
+
+    @cached_property
+    def raw(self) -> Tap:
+        """The tap with everything that was recorded: records that do not count, too, and statistics over all elements.
+
+        Statistics then count padding, lanes whose ``where`` was False, and lanes of which nothing is known
+        (`Site.lanes_may_be_invalid`). The raw tap of a selection is that selection of the raw tap.
+        """
+        return self._raw()
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -94,7 +113,7 @@ class Tap:
             what = "not every record has a step" if None in reads else "steps are not all of one shape and dtype"
             message = f"tap {self._name!r}: {what}; {self._call}.to_pandas() shows them all"
             raise SelectionError(message)
-        return self._assemble([read for read in reads if read is not None])
+        return self._read([read for read in reads if read is not None])
 
     def __len__(self) -> int:
         return sum(view.records for view in self._views)
@@ -155,11 +174,18 @@ class Tap:
             transforms = transforms if isinstance(transforms, str) else _as_tuple(transforms)
             views = selection.with_transforms(views, transforms, self._name)
             said.append(f"transforms={transforms!r}")
+        kwargs = {name: list(wanted) if isinstance(wanted, Iterator) else wanted for name, wanted in kwargs.items()}
+        step, device, call = (list(w) if isinstance(w, Iterator) else w for w in (step, device, call))
         for name, wanted in {"step": step, "device": device, "call": call, **kwargs}.items():
             if wanted is not None or name in kwargs:
                 views = selection.matching(views, name, wanted, self._name)
                 said.append(f"{name}={wanted!r}")
-        return Tap(self._name, views, f"{self._call}.sel({', '.join(said)})")
+        return Tap(
+            self._name,
+            views,
+            f"{self._call}.sel({', '.join(said)})",
+            lambda: self.raw.sel(step=step, transforms=transforms, device=device, call=call, **kwargs),
+        )
 
     def leaf(self, path: str) -> Tap:
         """Returns the tap with one leaf of its pytree.
@@ -175,18 +201,51 @@ class Tap:
             hint = selection.nearest(path, self.leaves, "it has")
             message = f"tap {self._name!r} has no leaf {path!r}; {hint}"
             raise SelectionError(message, choices=self.leaves)
-        return Tap(self._name, views, f"{self._call}.leaf({path!r})")
+        return Tap(self._name, views, f"{self._call}.leaf({path!r})", lambda: self.raw.leaf(path))
 
-    def to_numpy(self) -> np.ndarray:
+    @overload
+    def to_numpy(self, *, trim: Literal[False] = False, assemble: bool = False) -> np.ndarray: ...
+
+    @overload
+    def to_numpy(self, *, trim: Literal[True], assemble: bool = False) -> list[Any]: ...
+
+    def to_numpy(self, *, trim: bool = False, assemble: bool = False) -> np.ndarray | list[Any]:
         """Returns the leaf's values, in program order, as ``(records, *shape)``, bit for bit as recorded.
 
-        Types that numpy lacks, such as bfloat16, are those of ``ml_dtypes``. A PRNG key is its key data.
+        Types that numpy lacks, such as bfloat16, are those of ``ml_dtypes``. A PRNG key is its key data. Under vmap a
+        record is the whole batch: lanes that do not count are in it.
+
+        Args:
+            trim: whether to leave out padding and lanes that do not count. The result is then a list with an array a
+                record, trimmed to its logical shape; under vmap with a list of such arrays a record, one a lane
+                that counts. Lanes are in the order of ``out[i, j]`` of a vmap of a vmap; a leaf that is the same for
+                all lanes is there once, unless ``where`` or its logical shape differs from lane to lane.
+            assemble: whether to put the shards of a tap with ``shards="local"`` together: a record is then one
+                firing of the tap on all devices, of the whole array's shape.
 
         Raises:
-            SelectionError: the records are of more than one kind; the message has the calls that choose one.
+            SelectionError: the records are of more than one kind; the message has the calls that choose one. With
+                ``assemble``: they are no shards of a whole, or a shard is missing.
+            TraceError: with ``assemble``: copies of a replicated part differ.
         """
-        self._leaf()
-        return self._assemble([lambda start, stop, v=view: v.leaf(0, start, stop) for view in self._views])
+        if assemble:
+            return self._whole(trim=trim)
+        self._leaf(ragged=trim)
+        if trim:
+            return ragged.ragged(self._views, self._places)
+        return self._read([lambda start, stop, v=view: v.leaf(0, start, stop) for view in self._views])
+
+    @cached_property
+    def replicated(self) -> np.ndarray:
+        """For each record whether all devices had the same bits at that firing: ``(records,)`` of bool.
+
+        It is for taps in shard_map and pmap, whose records are one a device; all leaves selected are read and
+        compared, those of the devices selected. In the order of `to_numpy`.
+
+        Raises:
+            SelectionError: no record is of a single device of several.
+        """
+        return shards.replicated(self._views, self._places, self._name)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:  # noqa: FBT001 - numpy's protocol
         """Returns `to_numpy`, so that ``np.asarray(tap)`` works; raises ValueError for ``copy=False``."""
@@ -199,6 +258,8 @@ class Tap:
     def to_pandas(self) -> pd.DataFrame:
         """Returns a tidy table, one row a record and leaf; see `Trace.to_pandas` for its columns.
 
+        ``tap.raw.to_pandas()`` has the statistics over all elements, whatever is known of them.
+
         Raises:
             MissingExtra: pandas is not installed.
         """
@@ -207,12 +268,14 @@ class Tap:
         return table(self._views)
 
     def __repr__(self) -> str:
-        lines = [f"<tracerec.Tap {self._name!r}: {_count(len(self), 'record')}, {_count(len(self._views), 'stream')}>"]
+        records, streams = sum(view.shown_records for view in self._views), len(self._views)
+        lines = [f"<tracerec.Tap {self._name!r}: {_count(records, 'record')}, {_count(streams, 'stream')}>"]
         for view in self._views[:_SHOWN]:
             chain = ", ".join(map(str, view.site.transforms)) or "primal"
             arrays = ", ".join(_array_text(leaf) for leaf in view.site.leaves[:_SHOWN])
             more = f", {len(view.site.leaves) - _SHOWN} more" if len(view.site.leaves) > _SHOWN else ""
-            lines.append(f"  {chain}: {view.records} x {arrays}{more}")
+            unknown = ", lanes may be invalid" if view.site.lanes_may_be_invalid else ""
+            lines.append(f"  {chain}: {view.shown_records} x {arrays}{more}{unknown}")
         if len(self._views) > _SHOWN:
             lines.append(f"  {len(self._views) - _SHOWN} more streams")
         return "\n".join(lines)
@@ -230,7 +293,25 @@ class Tap:
             inverse[places, 1] = np.arange(len(places))
         return inverse
 
-    def _assemble(self, reads: Sequence[Callable[[int, int], np.ndarray]]) -> np.ndarray:
+    def _of(self, source: StreamSource) -> Tap:
+        """Returns the tap with one stream."""
+        (number,) = (i for i, view in enumerate(self._views) if view.source is source)
+        return self.streams[number]
+
+    def _whole(self, *, trim: bool) -> np.ndarray | list[Any]:
+        """Returns the values put together from shards."""
+        leaf = self._leaf(whole=True)
+        firings = shards.firings(self._views, self._places)
+        whole = shards.assembled(self._views, firings, self._name)
+        if trim:
+            sites = {v.site: ragged.counting(shards.whole_site(v.site), raw=v.raw) for v in self._views}
+            return ragged.ragged_records(whole, sites)
+        out = np.empty((len(firings), *shards.whole_shape(leaf)), dtypes.from_name(leaf.dtype))
+        for number, (_, array) in enumerate(whole):
+            out[number, ...] = array
+        return out
+
+    def _read(self, reads: Sequence[Callable[[int, int], np.ndarray]]) -> np.ndarray:
         """Returns what the reads, one a view, give, in program order."""
         if len(self._views) == 1 and _ascending(self._places[0]):
             return reads[0](0, len(self))
@@ -243,8 +324,13 @@ class Tap:
                 out[places[start:stop]] = block
         return reads[0](0, 0) if out is None else out
 
-    def _leaf(self) -> Leaf:
-        """Returns the one leaf that all streams have; raises SelectionError when there are several."""
+    def _leaf(self, *, ragged: bool = False, whole: bool = False) -> Leaf:
+        """Returns the one leaf that all streams have; raises SelectionError when there are several.
+
+        Args:
+            ragged: whether shapes may differ.
+            whole: whether those of the arrays that leaves are shards of are meant.
+        """
         if not any(site.leaves for site in self.sites):
             message = f"the value of tap {self._name!r} has no arrays"
             raise SelectionError(message)
@@ -256,9 +342,14 @@ class Tap:
         if len(self.leaves) > 1:
             what, calls = "leaves", [f".leaf({path!r})" for path in self.leaves]
             raise self._ambiguous(what, calls)
-        if len({(leaf.shape, leaf.dtype, leaf.key_impl) for site in self.sites for leaf in site.leaves}) > 1:
+        leaves = [leaf for site in self.sites for leaf in site.leaves]
+        shapes = {() if ragged else shards.whole_shape(leaf) if whole else leaf.shape for leaf in leaves}
+        if len(shapes) > 1 or len({(leaf.dtype, leaf.key_impl) for leaf in leaves}) > 1:
             what, calls = "shapes or dtypes", [f".streams[{n}]" for n in range(len(self.sites))]
-            raise self._ambiguous(what, calls, [_array_text(site.leaves[0]) for site in self.sites])
+            notes = [_array_text(site.leaves[0]) for site in self.sites]
+            if not whole and any(leaf.global_shape is not None for leaf in leaves):
+                calls, notes = [".to_numpy(assemble=True)", *calls], ["the shards put together", *notes]
+            raise self._ambiguous(what, calls, notes)
         return self.sites[0].leaves[0]
 
     def _ambiguous(self, what: str, calls: Sequence[str], notes: Sequence[str] = ()) -> SelectionError:
@@ -277,7 +368,7 @@ _CHOICES = 20
 def _steps(view: StreamView) -> Callable[[int, int], np.ndarray] | None:
     """Returns what reads a view's steps; None when some of its records have none."""
     for number, column in enumerate(view.site.columns):
-        if column.name == "step" and not column.in_index:
+        if column.name == "step" and column.role is None and not column.in_index:
             return lambda start, stop: view.column(number, start, stop)
     flags = [view.index(start, stop)["flags"] for start, stop in view.blocks(_ROW_NBYTES)]
     if not all(np.all(part & FLAG_STEP) for part in flags):

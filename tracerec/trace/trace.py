@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from tracerec.errors import SelectionError, TraceError
@@ -80,15 +81,30 @@ class Trace:
         loss 0 0.5
     """
 
-    def __init__(self, source: TraceSource) -> None:
+    def __init__(self, source: TraceSource, _raw_of: _Closing | None = None) -> None:
         self._source = source
-        self._closed = False
-        self._views = [StreamView.of(stream) for stream in source.streams]
+        self._is_raw = _raw_of is not None
+        # A raw trace shares the source, and whether it is closed, with the trace that was opened.
+        self._closing = _raw_of or _Closing(source)
+        self._views = [StreamView.of(stream, raw=self._is_raw) for stream in source.streams]
         views: dict[str, list[StreamView]] = {}
         for view in self._views:
             views.setdefault(view.site.name, []).append(view)
-        taps = {name: Tap(name, group, f"trace[{name!r}]") for name, group in views.items()}
+        call = "trace.raw" if self._is_raw else "trace"
+        taps = {
+            name: Tap(name, group, f"{call}[{name!r}]", lambda name=name: self.raw[name])
+            for name, group in views.items()
+        }
         self._taps = Taps(taps, source.path)
+
+    @property
+    def raw(self) -> Trace:
+        """The trace with everything that was recorded; see `Tap.raw`. Closing one of the two closes both."""
+        return self if self._is_raw else self._made_raw
+
+    @cached_property
+    def _made_raw(self) -> Trace:
+        return Trace(self._source, self._closing)
 
     @property
     def path(self) -> str:
@@ -120,11 +136,11 @@ class Trace:
         return iter(self._taps)
 
     def __len__(self) -> int:
-        """How many records there are."""
+        """How many records there are that count."""
         return sum(view.records for view in self._views)
 
     def records(self, *, order: Order = "program") -> Iterator[Record]:
-        """Yields all records, lazily and with bounded memory. Their arrays are read-only.
+        """Yields all records that count, lazily and with bounded memory. Their arrays are read-only.
 
         Args:
             order: ``"program"``: the order of the program on each device, call by call, as far as positions and
@@ -143,6 +159,13 @@ class Trace:
         ``zeros``, ``min``, ``max``, ``mean``, ``std``, ``l2``, of `tracerec.statistics.moments`. A kwarg whose
         name is that of another column is called ``kwargs.NAME``. All tensors are read, a block at a time.
 
+        Records, lanes and padding that do not count are left out, of rows and of statistics. Of streams whose lanes
+        may be invalid (a tap in a branch or loop under vmap, without ``where``) the statistics are missing.
+        ``trace.raw.to_pandas()`` has all.
+
+        Columns that are there only where they say something: ``valid_lanes``, how many lanes of a record count, such as
+        ``"3/4"``; ``lanes_may_be_invalid``; ``call_sure``, False where a record's call is a good guess.
+
         Raises:
             MissingExtra: pandas is not installed.
         """
@@ -154,18 +177,17 @@ class Trace:
     def overview(self) -> dict[str, Any]:
         """Returns what ``tracerec inspect`` shows, as JSON values by ``schemas/inspect.schema.json``.
 
-        It reads summaries and index tables, no tensors.
+        It reads summaries and index tables, no tensors. A leaf of a stream whose lanes may be invalid has no summary,
+        except in ``trace.raw.overview()``.
         """
         from tracerec.trace.overview import overview
 
         self._check_open()
-        return overview(self._source)
+        return overview(self._source, raw=self._is_raw)
 
     def close(self) -> None:
         """Closes the file. What was read stays valid; reading more does not work. Closing twice is harmless."""
-        if not self._closed:
-            self._closed = True
-            self._source.close()
+        self._closing.close()
 
     def __enter__(self) -> Self:
         return self
@@ -174,17 +196,33 @@ class Trace:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "clean" if self.info.clean else "did not end cleanly"
-        head = f"<tracerec.Trace {self.path!r}: {len(self):,} records, {len(self._taps)} taps, {state}>"
+        state = "closed" if self._closing.closed else "clean" if self.info.clean else "did not end cleanly"
+        counts: dict[str, int] = {}
+        for view in self._views:
+            counts[view.site.name] = counts.get(view.site.name, 0) + view.shown_records
+        head = f"<tracerec.Trace {self.path!r}: {sum(counts.values()):,} records, {len(self._taps)} taps, {state}>"
         names = list(self._taps)
-        lines = [f"  {name!r}: {len(self._taps[name]):,} records" for name in names[:_SHOWN]]
+        lines = [f"  {name!r}: {counts[name]:,} records" for name in names[:_SHOWN]]
         more = [f"  {len(names) - _SHOWN} more taps"] if len(names) > _SHOWN else []
         return "\n".join([head, *lines, *more])
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._closing.closed:
             message = f"the trace of {self.path} is closed"
             raise TraceError(message, path=self.path)
+
+
+class _Closing:
+    """Closes a source once. Attribute: whether it is closed."""
+
+    def __init__(self, source: TraceSource) -> None:
+        self._source = source
+        self.closed = False
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._source.close()
 
 
 _SHOWN = 20

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracerec import lanes
+from tracerec.errors import TraceError
 from tracerec.model import INDEX_DTYPE
 from tracerec.protocol import dtypes
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tracerec.formats.contract import StreamSource
-    from tracerec.model import Site
+    from tracerec.model import Site, Transform
 
 __all__ = ["BLOCK_BYTES", "StreamView"]
 
@@ -32,34 +35,56 @@ class StreamView:
     Attributes:
         source: the stream.
         site: its site, with only the leaves selected.
-        rows: numbers of the rows selected, ascending; None: all of them.
+        raw: whether everything counts: all records, all lanes, padding.
+        chosen: which rows are selected.
     """
 
     source: StreamSource
     site: Site
-    rows: np.ndarray | None = None
+    raw: bool
+    chosen: _Rows
 
     @classmethod
-    def of(cls, source: StreamSource) -> StreamView:
-        """Returns the view of all rows and leaves of a stream."""
-        return cls(source, source.site)
+    def of(cls, source: StreamSource, *, raw: bool = False) -> StreamView:
+        """Returns the view of all leaves and of the rows that count: those of which ``where`` has a lane.
+
+        Args:
+            source: the stream.
+            raw: whether all rows count.
+        """
+        return cls(source, source.site, raw, _Rows() if raw else _Counted(source))
+
+    @property
+    def rows(self) -> np.ndarray | None:
+        """Numbers of the rows selected, ascending; None: all of them. Masks are read when it is first asked for."""
+        return self.chosen.numbers
 
     @property
     def records(self) -> int:
         """How many rows are selected."""
         return self.source.records if self.rows is None else len(self.rows)
 
+    @property
+    def shown_records(self) -> int:
+        """How many rows to show to people: of a closed file whose mask was never read, those that were written."""
+        try:
+            return self.records
+        except TraceError:
+            return self.source.records
+
     def take(self, mask: np.ndarray) -> StreamView:
         """Returns the view of the rows for which ``mask``, ``(records,)`` of bool, is true."""
         if mask.all():
             return self
         chosen = np.flatnonzero(mask)
-        return dataclasses.replace(self, rows=chosen if self.rows is None else self.rows[chosen])
+        return dataclasses.replace(self, chosen=_Rows(chosen if self.rows is None else self.rows[chosen]))
 
     def with_leaf(self, path: str) -> StreamView:
         """Returns the view of the leaves with this key path: one, or none."""
-        leaves = tuple(leaf for leaf in self.site.leaves if leaf.path == path)
-        return dataclasses.replace(self, site=dataclasses.replace(self.site, leaves=leaves))
+        kept = [i for i, leaf in enumerate(self.site.leaves) if leaf.path == path]
+        leaves = tuple(self.site.leaves[i] for i in kept)
+        transforms = tuple(_of_leaves(t, kept) for t in self.site.transforms)
+        return dataclasses.replace(self, site=dataclasses.replace(self.site, leaves=leaves, transforms=transforms))
 
     def index(self, start: int, stop: int) -> np.ndarray:
         """Returns rows of the index table."""
@@ -77,6 +102,13 @@ class StreamView:
         column = self.site.columns[number]
         dtype = dtypes.from_name(column.dtype)
         return self._read(lambda lo, hi: self.source.column(number, lo, hi), start, stop, column.shape, dtype)
+
+    def valid(self, number: int, start: int, stop: int) -> np.ndarray | None:
+        """Returns which elements of a leaf count: bools that broadcast to `leaf`'s array; None: all of them."""
+        if self.raw or all(column.role is None for column in self.site.columns):
+            return None
+        leaf = lanes.LeafLanes(self.site, number)
+        return leaf.valid(lambda column: self.column(column, start, stop))
 
     def blocks(self, nbytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges that cover all rows selected, each of about ``BLOCK_BYTES`` at ``nbytes`` a row."""
@@ -108,6 +140,41 @@ class StreamView:
                 out = np.empty((len(rows), *block.shape[1:]), block.dtype)
             out[lo:hi] = block
         return np.empty((0, *shape), dtype) if out is None else out
+
+
+class _Rows:
+    """Rows of a stream. Attributes: their numbers, ascending; None: all of them."""
+
+    def __init__(self, numbers: np.ndarray | None = None) -> None:
+        self.numbers = numbers
+
+
+class _Counted(_Rows):
+    """The rows that count, found when they are first asked for: opening a trace reads no column."""
+
+    def __init__(self, source: StreamSource) -> None:
+        self._source = source
+
+    @cached_property
+    def numbers(self) -> np.ndarray | None:  # type: ignore[override]
+        where = self._source.site.column("where")
+        if where is None:
+            return None
+        view = StreamView.of(self._source, raw=True)
+        lanes_of_record = int(np.prod(self._source.site.columns[where].shape, dtype=np.int64))
+        parts = [lanes.counted(view.column(where, *block)) for block in view.blocks(max(_ROW_NBYTES, lanes_of_record))]
+        counts = np.concatenate(parts) if parts else np.ones(0, bool)
+        return None if counts.all() else np.flatnonzero(counts)
+
+
+_ROW_NBYTES = 16
+
+
+def _of_leaves(transform: Transform, kept: list[int]) -> Transform:
+    """Returns a transform with the axes of some leaves."""
+    if transform.dims is None or any(i >= len(transform.dims) for i in kept):
+        return transform
+    return dataclasses.replace(transform, dims=tuple(transform.dims[i] for i in kept))
 
 
 def _runs(rows: np.ndarray, row_nbytes: int) -> Iterator[tuple[int, int]]:

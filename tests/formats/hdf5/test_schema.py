@@ -57,8 +57,16 @@ def file(tmp_path):
     )
     arrays = [np.full((60, 2, 3), np.nan), np.ones((60, 2))]
     stream = make_stream(site, arrays, [range(60), np.ones(60), np.ones((60, 2))])
+    roles = (
+        Column("where", "bool", (2,), role="where"),
+        Column("", "int32", (1,), role="extent"),
+        Column("", "int64", (2,), role="offset"),
+    )
+    batch = Transform("batch", size=2, dims=(0,), kwarg_dims=(0, None, None), lanes_may_be_invalid=True)
+    shard = Site("shard", (Leaf("", (2, 1), "float32", global_shape=(2, 3)),), roles, transforms=(batch,))
+    shards = make_stream(shard, [[[[1], [2]]]], [[[True, False]], [[2]], [[0, 1]]])
     plain = make_stream(Site("plain", (Leaf("", (), "float32"),)), [[0.1, np.nan, np.inf]])
-    source = MemorySource([stream, plain])
+    source = MemorySource([stream, shards, plain])
     source.info = dataclasses.replace(source.info, metadata={"a": [1, None]}, dropped={"act": 3}, notes=("Torn.",))
     seal(source, tmp_path / "run.h5")
     with h5py.File(tmp_path / "run.h5") as opened:
@@ -82,10 +90,12 @@ def test_the_documents_of_a_file(file):
     validate(strict(file.attrs["run"]), "run")
     for name, definition in (("index", "stream"), ("summaries", "summaries")):
         lines = file[name][:].tobytes().splitlines()
-        assert len(lines) == 2
+        assert len(lines) == 3
         for line in lines:
             validate(strict(line), definition)
     validate(strict(file["streams/000000"].attrs["site"]), "site")
+    assert [file[f"streams/000001/kwarg_{n}"].attrs["role"] for n in range(3)] == [b"where", b"extent", b"offset"]
+    assert "role" not in file["streams/000000/kwarg_1"].attrs
 
 
 def test_every_member_is_in_the_schema():

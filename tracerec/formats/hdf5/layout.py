@@ -8,7 +8,7 @@
     /streams/000000        attributes tap, site
     /streams/000000/index  (records,) of INDEX_DTYPE
     /streams/000000/data_0 (records, *shape), one a leaf; attributes leaf, dtype, key_impl
-    /streams/000000/kwarg_1 (records, *shape), one a column not in the index; attributes kwarg, dtype
+    /streams/000000/kwarg_1 (records, *shape), one a column not in the index; attributes kwarg, dtype, role
 
 Attributes below the root are for people; the reader believes the JSON of ``/index``, of which a line is a
 `StreamLine`. Summaries are apart since they are most of the text: listing 5,000 streams must not parse them.
@@ -20,6 +20,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
+from tracerec import lanes
 from tracerec.formats.contract import FORMAT_VERSION
 from tracerec.model import INDEX_DTYPE, Site
 from tracerec.protocol import dtypes
@@ -149,6 +150,7 @@ class StreamLine:
         site = Site.from_json(self.site)
         for part in (*site.leaves, *site.columns):
             dtypes.from_name(part.dtype)
+        lanes.check(site)
         return site
 
 
@@ -171,6 +173,8 @@ def tables(site: Site) -> Iterator[Table]:
     for number, column in enumerate(site.columns):
         if not column.in_index:
             attributes = {"kwarg": attribute_text(column.name), "dtype": column.dtype}
+            if column.role is not None:
+                attributes["role"] = attribute_text(column.role)
             yield Table(f"kwarg_{number}", column.shape, column.dtype, attributes)
 
 

@@ -29,7 +29,7 @@ from tracerec.formats.hdf5.codecs import COMPRESSIONS, Codec
 from tracerec.formats.hdf5.types import file_type
 from tracerec.model import FLAG_STEP
 from tracerec.protocol import dtypes
-from tracerec.statistics import Summarizer
+from tracerec.summaries import summarizers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -130,9 +130,9 @@ class _Writer:
         _attribute(group, "tap", layout.attribute_text(site.name))
         _attribute(group, "site", structure.canonical(site.to_json()))
         steps = _Steps()
-        summarizers = [Summarizer(records, key=leaf.key_impl is not None) for leaf in site.leaves]
+        leaves = summarizers(stream)
         reads = _reads(stream)
-        watches = [steps.add, *(s.add for s in summarizers)]
+        watches = [steps.add, *(leaf.add for leaf in leaves)]
         nbytes = 0
         for table, read, watch in itertools.zip_longest(layout.tables(site), reads, watches):
             try:
@@ -141,7 +141,7 @@ class _Writer:
                 message = f"tap {layout.attribute_text(site.name)!r}, {table.name}: {error}"
                 raise ValueError(message) from error
         line = layout.StreamLine(name, site.to_json(), records, nbytes, steps.range)
-        return line, [s.summary() for s in summarizers]
+        return line, [leaf.summary() for leaf in leaves]
 
     def table(
         self,

@@ -1,0 +1,126 @@
+"""Functions as consumers: what `tracerec.id_tap` and `tracerec.id_print` call on the host.
+
+Functions that do the same share a site, so that a tap traced again is not compiled again: two bound methods of one
+object are equal, and so are two ``functools.partial`` of equal parts.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tracerec.model import Record, Site
+
+__all__ = ["HostFunction", "transform_kwargs"]
+
+
+class HostFunction:
+    """A function on the host, equal to another when they do the same.
+
+    Args:
+        function: called as ``function(*arrays, **kwargs)`` on the receiver's thread.
+        rebuild: makes the positional arguments from a record's leaves by their number; a leaf that the record does
+            not hold is None.
+        static: static kwargs as the user passed them. They are part of the site by their JSON, not compared here.
+    """
+
+    __slots__ = ("_key", "function", "rebuild", "static")
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        rebuild: Callable[[Mapping[int, np.ndarray]], tuple[Any, ...]],
+        static: Mapping[str, Any],
+    ) -> None:
+        self.function = function
+        self.rebuild = rebuild
+        self.static = static
+        self._key = _key_of(function)
+
+    @property
+    def name(self) -> str:
+        """The function's name, for messages."""
+        inner: Any = self.function
+        while isinstance(inner, functools.partial):
+            inner = inner.func  # pyright: ignore[reportUnknownMemberType]
+        return getattr(inner, "__qualname__", type(inner).__name__)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HostFunction) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __call__(self, record: Record) -> None:
+        """Calls the function with a record's arrays and kwargs; raises what it raises."""
+        leaves = {leaf.number: array for leaf, array in zip(record.site.leaves, record.arrays, strict=True)}
+        kwargs = {name: self.static.get(name, value) for name, value in record.kwargs.items()}
+        kwargs = {name: _plain(value) for name, value in kwargs.items()}
+        self.function(*self.rebuild(leaves), **kwargs, **transform_kwargs(record))
+
+
+def transform_kwargs(record: Record) -> dict[str, Any]:
+    """Returns the keyword arguments that tell a consumer what was done to a record; empty when nothing was.
+
+    ``transforms`` has the names, innermost first; ``batch_dims`` and ``logical_shapes`` one entry a leaf;
+    ``transform_params``, for a nest, one dict a level; ``where`` which lanes count.
+    """
+    site = record.site
+    if not site.transforms:
+        return {}
+    out: dict[str, Any] = {"transforms": site.transform_names}
+    batches = [t for t in site.transforms if t.name == "batch"]
+    if batches:
+        out["batch_dims"] = batches[-1].dims
+    if any(t.name == "mask" for t in site.transforms):
+        out["logical_shapes"] = tuple(record.logical_shape(i) for i in range(len(site.leaves)))
+    if record.where is not None:
+        out["where"] = record.where
+    if len(site.transforms) > 1:
+        out["transform_params"] = tuple(_params(site, i) for i in range(len(site.transforms)))
+    return out
+
+
+def _params(site: Site, level: int) -> dict[str, Any]:
+    transform = site.transforms[level]
+    names = {"size": "batch_size", "dims": "batch_dims", "axis_name": "axis_name"}
+    return {key: getattr(transform, field) for field, key in names.items() if getattr(transform, field) is not None}
+
+
+def _plain(value: Any) -> Any:
+    """Integer scalars arrive as Python ints, whatever JAX computed them as."""
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def _key_of(value: Any) -> Any:
+    """Returns something hashable that is equal for callables that do the same."""
+    if isinstance(value, functools.partial):
+        whole: Any = value  # pyright: ignore[reportUnknownVariableType]
+        keywords = tuple((name, _key_of(item)) for name, item in sorted(whole.keywords.items()))
+        return ("partial", _key_of(whole.func), tuple(map(_key_of, whole.args)), keywords)
+    try:
+        hash(value)
+    except TypeError:
+        return ("object", _Identity(value))
+    # 1, 1.0 and True are equal and do not do the same
+    return (type(value), value)
+
+
+class _Identity:
+    """Compares by identity; keeps the object alive so that its id stays its own."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)

@@ -1,0 +1,137 @@
+"""The consumer that writes a journal: batches of records in, frames out."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracerec.journal.writing import JournalWriter
+    from tracerec.model import Site
+    from tracerec.outfeed.batch import Batch, Group
+
+__all__ = ["Recorder"]
+
+_log = logging.getLogger("tracerec")
+
+# Records of one site are joined into frames of about this size; a larger record has a frame of its own.
+_FRAME_BYTES = 256 << 10
+
+
+class Recorder:
+    """Writes batches to a journal, many small records to a frame.
+
+    A failure (a full disk, a bug) ends the recording, not the run: it is logged once, and what is not recorded from
+    then on is counted.
+
+    Args:
+        writer: the journal.
+        name: the recording's path, for messages.
+        on_first_batch: called before the first batch from a device is written.
+        on_failure: called with the first failure.
+    """
+
+    def __init__(
+        self,
+        writer: JournalWriter,
+        name: str,
+        on_first_batch: Callable[[], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self.failure: Exception | None = None
+        self._writer = writer
+        self._name = name
+        self._on_first_batch: Callable[[], None] = on_first_batch
+        self._on_failure = on_failure
+        self._began = False
+        self._refused: Counter[str] = Counter()
+
+    @property
+    def records(self) -> int:
+        """How many records have been written."""
+        return self._writer.written.total()
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes have been written."""
+        return self._writer.nbytes
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """How many records could not be written, by tap name."""
+        return dict(self._writer.lost + self._refused)
+
+    def consume(self, batch: Batch) -> None:
+        """Writes a batch."""
+        if not self._began and any((group.rows["device"] >= 0).any() for group in batch.groups):
+            self._began = True
+            self._try(self._on_first_batch)
+        for number, group in enumerate(batch.groups):
+            if self.failure is None:
+                self._try(self._append, group)
+            if self.failure is not None:
+                for rest in batch.groups[number + 1 :]:
+                    self._refused[rest.site.name] += len(rest.arrays)
+                return
+        self._try(self._writer.flush)
+
+    def end(self, summary: dict[str, Any]) -> bool:
+        """Ends the journal; returns whether its end frame could be written."""
+        try:
+            self._writer.end(summary)
+        except OSError as error:
+            _log.warning("%s: the end of the journal could not be written: %s", self._name, error)
+            return False
+        return True
+
+    def forget(self) -> None:
+        """Lets go of the journal's file without writing, in a forked child."""
+        self._writer.close()
+
+    def _try(self, action: Callable[..., None], *args: Any) -> None:
+        try:
+            action(*args)
+        except Exception as error:  # noqa: BLE001 - a recorder's failure never reaches the computation
+            self.failure = error
+            _log.error(
+                "%s: recording has stopped, the computation goes on: %s: %s", self._name, type(error).__name__, error
+            )
+            self._on_failure(error)
+
+    def _append(self, group: Group) -> None:
+        site = group.site
+        stored = _stored_arrays(site)
+        per_frame = max(1, _FRAME_BYTES // max(1, site.record_nbytes))
+        done = 0
+        try:
+            for first in range(0, len(group.arrays), per_frame):
+                part = slice(first, first + per_frame)
+                rows = group.rows[part].view(np.uint8).reshape(-1, group.rows.dtype.itemsize)
+                members = group.arrays[part]
+                arrays = [rows, *(_stack([record[k] for record in members]) for k in stored)]
+                # from here on the writer counts these records, written or lost
+                done = first + len(members)
+                self._writer.append(site, arrays)
+        finally:
+            self._refused[site.name] += len(group.arrays) - done
+
+
+def _stored_arrays(site: Site) -> list[int]:
+    n = len(site.leaves)
+    return [*range(n), *(n + i for i, column in enumerate(site.columns) if not column.in_index)]
+
+
+def _stack(arrays: list[np.ndarray]) -> np.ndarray:
+    first = arrays[0]
+    if len(arrays) == 1:
+        return first[None]
+    if not first.nbytes:
+        return np.empty((len(arrays), *first.shape), first.dtype)
+    # 3 to 5 times as fast as np.stack for many small arrays
+    data = b"".join([a.tobytes() for a in arrays])
+    return np.frombuffer(data, np.uint8).view(first.dtype).reshape(len(arrays), *first.shape)
