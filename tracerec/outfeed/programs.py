@@ -44,9 +44,9 @@ class Place:
 class CallCounter:
     """Numbers the executions of programs from the order in which their taps fire.
 
-    A tap outside every loop, branch and inner function fires once a call, so its second firing begins the next call,
-    for sure. A program with taps elsewhere sends a mark when a call begins. XLA orders the mark before the taps of
-    its own block; a tap of an inner function may overtake it, so such a record's call is a good guess, no more.
+    A tap outside every loop fires at most once a call, so its second firing begins the next call, for sure. A program
+    with taps in loops sends a mark when a call begins. A tap in a loop may overtake the mark, so such a record's call
+    is a good guess, no more.
     """
 
     def __init__(self) -> None:

@@ -46,6 +46,7 @@ __all__ = [
     "is_tracer",
     "jex",
     "lanes_that_take_this_branch",
+    "lower_each_call_apart",
     "mlir",
     "one_each_device",
     "pe",
@@ -189,16 +190,13 @@ def emit_callback(ctx: Any, call: HostCall, *, ordered: bool) -> None:
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({ORDERED_EFFECT: token})))
         return
     tokens = _block_tokens(ctx)
-    tokens.set(_block(), _emit(ctx, call, tokens.get(_block()) or hlo.create_token()))
+    tokens.set(_emit(ctx, call, tokens.get() or hlo.create_token()))
 
 
 def emit_callback_at_begin(ctx: Any, call: HostCall, block: Any) -> None:
-    """Emits a host callback at the begin of a block that is being filled, before the chain of its taps."""
+    """Emits a host callback at the begin of a block that is being filled, apart from the chain of its taps."""
     with ir.InsertionPoint.at_block_begin(block):
-        token = _emit(ctx, call, hlo.create_token())
-    tokens = _block_tokens(ctx)
-    if tokens.get(block) is None:
-        tokens.set(block, token)
+        _emit(ctx, call, hlo.create_token())
 
 
 def emit_partitioned_callback(ctx: Any, call: HostCall) -> None:
@@ -259,12 +257,45 @@ def program_of(ctx: Any) -> dict[str, Any]:
     return ctx.module_context.cached_primitive_lowerings.setdefault("tracerec", {})
 
 
+def lower_each_call_apart(ctx: Any) -> None:
+    """Has JAX lower every call of an inner function that has taps anew, so that each tap has a position of its own.
+
+    JAX lowers an inner function (a jit, the body of an unrolled scan) once and calls it wherever it is used; XLA then
+    makes copies of it, which run in any order and could not be told apart. The two dicts that keep what was lowered
+    are attributes of the module context.
+    """
+    # the notes go into the dict that is there now, which other copies of the module context share
+    program_of(ctx)
+    module = ctx.module_context
+    for name in ("lowering_cache", "cached_primitive_lowerings"):
+        known = getattr(module, name)
+        if not isinstance(known, _WithoutTaps):
+            setattr(module, name, _WithoutTaps(known))
+
+
+class _WithoutTaps(dict[Any, Any]):
+    """A cache of lowered functions that does not keep those with taps."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        parts = [key, *key] if isinstance(key, tuple) else [key]
+        if not any(_EFFECTS & set(getattr(part, "effects", ())) for part in parts):
+            super().__setitem__(key, value)
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        if key not in self:
+            super().__setitem__(key, default)
+        return self[key]
+
+
+_EFFECTS = {DEBUG_EFFECT, ORDERED_EFFECT}
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Surroundings:
     """Where in the program a tap is being lowered.
 
     Attributes:
-        straight: outside every loop, branch and inner function; a shard_map's body counts as straight.
+        straight: outside every loop: it fires at most once a call. Inner functions are lowered for each of their calls.
         home: the block at whose begin something fires before the tap, once a call; None when it is not known.
     """
 
@@ -273,34 +304,39 @@ class Surroundings:
 
 
 def surroundings(ctx: Any) -> Surroundings:
-    """Returns where the current place is."""
-    block = home = _block()
-    straight = True
-    while (owner := block.owner.operation).name != "func.func":
-        block = owner.block
-        if owner.name != _MANUAL:
-            straight, home = False, block
-    if ir.StringAttr(owner.attributes["sym_name"]).value == "main":
-        return Surroundings(straight, home)
-    return Surroundings(straight=False, home=_home_of_call(ctx))
+    """Returns where the current place is.
 
-
-_MANUAL = "sdy.manual_computation"
-
-
-def _home_of_call(ctx: Any) -> Any:
-    """Returns the innermost straight block that is being filled while an inner function is lowered."""
-    functions = [op for op in ctx.module_context.module.body.operations if op.operation.name == "func.func"]
-    main = next((f for f in functions if ir.StringAttr(f.attributes["sym_name"]).value == "main"), None)
-    if main is None or not main.regions[0].blocks:
-        return None
-    block = main.regions[0].blocks[0]
+    An inner function or the body of a loop is lowered into an MLIR function of its own before anything calls it. But
+    the lowering rules of what it is in are on the Python stack, so this looks for their names there.
+    """
     manual = isinstance(ctx.module_context.axis_context, mlir.SPMDAxisContext)
-    while (operations := list(block.operations)) and operations[-1].operation.name == _MANUAL:
-        # The body of a shard_map is being filled: the operation is the last so far.
-        block = operations[-1].regions[0].blocks[0]
-        manual = False
-    return None if manual else block
+    home: Any = None
+    straight = True
+    frame = inspect.currentframe()
+    while frame is not None:
+        name = frame.f_code.co_name
+        if name == "_while_lowering":
+            straight = False
+            # a home inside of this loop is begun in every iteration
+            home = None
+        elif name == "_shard_map_lowering_shardy" and home is None:
+            home = _block_of_shard_map(frame.f_locals)
+        frame = frame.f_back
+    return Surroundings(straight, home if manual else _main_block(ctx))
+
+
+def _block_of_shard_map(local: Any) -> Any:
+    """Returns the body's block of a shard_map that is being lowered; None where XLA shards over some axes itself."""
+    operation = local.get("manual_computation_op")
+    whole = set(local["mesh"].axis_names) == set(local["newly_manual_axes"])
+    return operation.body.blocks[0] if operation is not None and whole else None
+
+
+def _main_block(ctx: Any) -> Any:
+    for op in ctx.module_context.module.body.operations:
+        if op.operation.name == "func.func" and ir.StringAttr(op.attributes["sym_name"]).value == "main":
+            return op.regions[0].blocks[0] if op.regions[0].blocks else None
+    return None
 
 
 def replicated_on(device: int | None) -> Any:
@@ -315,17 +351,29 @@ def _block() -> Any:
 
 
 class _BlockTokens:
-    """The last token of each MLIR block. Blocks compare equal but do not hash, so this is a list."""
+    """The last token of each block that is being filled.
+
+    A block is known by the call of ``jaxpr_subcomp`` that fills it, and by itself. By itself alone would not do: JAX
+    inlines some functions and frees their blocks, and a new block may then lie where an old one, with its tokens, lay.
+    Holding the call's frame keeps it from being mistaken for a later one.
+    """
 
     def __init__(self) -> None:
-        self._pairs: list[tuple[Any, Any]] = []
+        self._tokens: dict[Any, tuple[Any, Any]] = {}
 
-    def get(self, block: Any) -> Any:
-        return next((token for known, token in self._pairs if known == block), None)
+    def get(self) -> Any:
+        block, token = self._tokens.get(_filling_call(), (None, None))
+        return token if block is not None and block == _block() else None
 
-    def set(self, block: Any, token: Any) -> None:
-        self._pairs = [pair for pair in self._pairs if pair[0] != block]
-        self._pairs.append((block, token))
+    def set(self, token: Any) -> None:
+        self._tokens[_filling_call()] = (_block(), token)
+
+
+def _filling_call() -> Any:
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "jaxpr_subcomp":
+        frame = frame.f_back
+    return frame
 
 
 def _block_tokens(ctx: Any) -> _BlockTokens:

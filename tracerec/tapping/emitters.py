@@ -79,7 +79,7 @@ class Emitter:
         site: the site.
         program: the program.
         position: the tap's static position in the program, in lowering order.
-        once: whether the tap is outside every loop, branch and inner function: it fires once a call.
+        once: whether the tap is outside every loop: it fires at most once a call.
         is_mark: whether this is no tap but the mark that a call begins.
         function: the function on the host that gets the records; None: recorders do.
         devices: the device id of each shard of the mesh; empty outside one.

@@ -16,6 +16,7 @@ from tracerec.tapping._jax import (
     emit_callback,
     emit_callback_at_begin,
     hlo,
+    lower_each_call_apart,
     mlir,
     program_devices,
     program_of,
@@ -43,6 +44,7 @@ def emit(ctx: Any, primitive: Any, args: Any, *, spec: TapSpec, transforms: Any,
         transforms: the tap's parameter.
         present: the tap's parameter.
     """
+    lower_each_call_apart(ctx)
     axes = ctx.module_context.axis_context
     bound = {"spec": spec, "transforms": transforms, "present": present}
     if not isinstance(axes, mlir.SPMDAxisContext):
