@@ -67,6 +67,9 @@ class MemoryStream:
             leaf.add(array)
         return [leaf.summary() for leaf in leaves]
 
+    def leaf_nbytes(self, number: int) -> int:
+        return self.arrays[number].nbytes
+
     def index(self, start: int, stop: int) -> np.ndarray:
         return self.rows[start:stop]
 

@@ -71,14 +71,13 @@ class Recorder:
         if not self._began and any((group.rows["device"] >= 0).any() for group in batch.groups):
             self._began = True
             self._try(self._on_first_batch)
-        for number, group in enumerate(batch.groups):
+        for group in batch.groups:
             if self.failure is None:
                 self._try(self._append, group)
-            if self.failure is not None:
-                for rest in batch.groups[number + 1 :]:
-                    self._refused[rest.site.name] += len(rest.arrays)
-                return
-        self._try(self._writer.flush)
+            else:
+                self._refused[group.site.name] += len(group.arrays)
+        if self.failure is None:
+            self._try(self._writer.flush)
 
     def end(self, summary: dict[str, Any]) -> bool:
         """Ends the journal; returns whether its end frame could be written."""

@@ -5,17 +5,29 @@ import os
 import pty
 import re
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
+import h5py
 import jsonschema
 import pytest
 from rich.cells import cell_len
 
 from tests.cli.conftest import HOSTILE
 from tests.cli.running import COMMAND, tracerec
+from tests.memory_source import MemorySource, make_stream
+from tests.trace.streams import journal
+from tracerec.cli import main
+from tracerec.formats.hdf5.seal import seal
+from tracerec.journal.lock import JournalLock
+from tracerec.model import Leaf, Site
 from tracerec.trace import open_trace
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "inspect.schema.json").read_text())
+
+ENDED = {"ended": 6, "dropped": {}, "lost": {}, "high_water_bytes": 0, "failure": None}
+LAYER_SETS = ("000000/data_0", "000000/data_1")
 
 
 def row_of(output, *words):
@@ -95,9 +107,9 @@ class TestText:
     def test_faults(self, faulty):
         """A run that did not end well says so, with what is lost and what is not finite."""
         output = tracerec("inspect", faulty).stdout
-        assert output.splitlines()[0].endswith("✗ did not end cleanly")
+        assert output.splitlines()[0].endswith("✗ did not end cleanly  ✗ 3 records missing")
         assert "last record after" in row_of(output, "started")
-        assert "3 records not recorded: 3 of" in row_of(output, "dropped")
+        assert "3 records not recorded: 3 of" in row_of(output, "missing ")
         assert "the last segment ends in a torn frame" in row_of(output, "note ")
         assert "at most 12.3 kB waited to be written" in output
         assert row_of(output, "attention_weights").split()[-3:-1] == ["3", "2"]
@@ -110,6 +122,64 @@ class TestText:
             assert "\u202e" not in output
             assert "\x1b]" not in output
             assert "\x1b[31m" not in output
+
+    def test_recording_that_goes_on_and_one_that_was_killed(self, tmp_path):
+        """What decides is whether a process holds the journal."""
+        folder = journal(tmp_path / "run.h5")
+        lock = JournalLock(folder)
+        going = tracerec("inspect", tmp_path / "run.h5").stdout.splitlines()[0]
+        lock.forget()
+        killed = tracerec("inspect", tmp_path / "run.h5").stdout.splitlines()[0]
+        assert going.endswith("● still recording")
+        assert killed.endswith("✗ did not end cleanly")
+        assert tracerec("inspect", folder, encoding="ascii").stdout.splitlines()[0].endswith("! did not end cleanly")
+
+    def test_recording_that_stopped_early(self, tmp_path):
+        """The reason and what is missing, tap by tap, come before all else, in red on a terminal."""
+        lost = {"loss": 2, "encoder/act": 1}
+        folder = journal(tmp_path / "run.h5", end=ENDED | {"lost": lost, "failure": "OSError: No space left on device"})
+        title, note, _, missing, *_ = tracerec("inspect", folder).stdout.splitlines()
+        assert title.endswith("✗ recording stopped early  ✗ 3 records missing")
+        assert note.split(maxsplit=1) == ["note", "recording stopped early: OSError: No space left on device"]
+        assert missing.split(maxsplit=1) == ["missing", "3 records not recorded: 2 of 'loss', 1 of 'encoder/act'"]
+        shown = on_a_terminal(folder, 120)
+        assert "\x1b[1;31mrecording stopped early: OSError: No space left on device" in shown
+        assert "\x1b[1;31m3 records not recorded: 2 of 'loss', 1 of 'encoder/act'" in shown
+
+    def test_one_missing_record(self, tmp_path):
+        """One record is no records; the run itself ended cleanly."""
+        folder = journal(tmp_path / "run.h5", end=ENDED | {"dropped": {"loss": 1}})
+        output = tracerec("inspect", folder).stdout
+        assert output.splitlines()[0].endswith("✓ ended cleanly  ✗ 1 record missing")
+        assert "1 record not recorded: 1 of 'loss'" in output
+        assert "1 record is missing: it was dropped" in output
+        assert "1 records" not in output
+
+    @pytest.mark.parametrize("columns", [None, 60, 100])
+    def test_no_space_at_the_end_of_a_line(self, faulty, columns):
+        """Lines end where their text does, in a pipe and on a terminal."""
+        lines = tracerec("inspect", faulty, columns=columns).stdout.splitlines()
+        assert [line for line in lines if line != line.rstrip()] == []
+        for line in on_a_terminal(faulty, columns or 200, NO_COLOR="1", TERM="dumb").splitlines():
+            assert line == line.rstrip()
+
+    def test_size_of_each_leaf(self, recording):
+        """The rows of a pytree have the bytes of their own chunks; an only leaf has those of its stream."""
+        with h5py.File(recording) as file:
+            stored = {name: file["streams"][name].id.get_storage_size() for name in LAYER_SETS}
+            alone = sum(d.id.get_storage_size() for d in file["streams/000001"].values())
+        output = tracerec("inspect", recording).stdout
+        layers = [line for line in output.splitlines() if line.startswith("layer")]
+        sizes = [re.search(r"(\d+) B", line)[1] for line in layers]  # pyright: ignore[reportOptionalSubscript]
+        assert [int(s) for s in sizes] == [*stored.values(), alone]
+
+    def test_magnitudes_of_complex_numbers(self, tmp_path):
+        """A sentence says so where a complex leaf is listed, and only there."""
+        site = Site("z", (Leaf("", (2,), "complex64"),))
+        seal(MemorySource([make_stream(site, [[[3 + 4j, 0]]])]), tmp_path / "z.h5")
+        output = tracerec("inspect", tmp_path / "z.h5").stdout
+        assert row_of(output, "complex64").split()[-6:-3] == ["0", "2.5", "5"]
+        assert "The numbers of complex leaves are those of their magnitudes." in output
 
     @pytest.mark.parametrize("columns", [50, 80, 100, 160, 250])
     @pytest.mark.parametrize("which", ["recording", "faulty"])
@@ -161,7 +231,9 @@ class TestText:
 
     def test_no_mark_without_need(self, recording):
         """A recording without such lanes has no word about them."""
-        assert "?" not in tracerec("inspect", recording).stdout
+        output = tracerec("inspect", recording).stdout
+        assert "?" not in output
+        assert "complex" not in output
 
     @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
     def test_poor_encoding(self, faulty, encoding):
@@ -187,9 +259,6 @@ class TestText:
 
     def test_empty_recording(self, tmp_path):
         """A run without taps is no error."""
-        from tests.memory_source import MemorySource
-        from tracerec.formats.hdf5.seal import seal
-
         seal(MemorySource([]), tmp_path / "run.h5")
         done = tracerec("inspect", tmp_path / "run.h5")
         assert done.returncode == 0
@@ -248,6 +317,31 @@ class TestErrors:
         assert done.stderr.count("\n") == 1
         assert message in done.stderr
         assert name in done.stderr
+
+    @pytest.mark.parametrize("path", ["", ".", "..", "/", "//", "./", "../..", "/dev/null", "/dev/zero", "x" * 5000])
+    @pytest.mark.parametrize("option", [(), ("--json",)])
+    def test_odd_paths(self, path, option):
+        """Paths without a name, devices, names too long: one line and status 2."""
+        done = tracerec("inspect", path, *option)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert done.stderr.startswith("tracerec: ")
+
+    def test_file_that_may_not_be_read(self, monkeypatch, capsys):
+        """The same line as for other files that cannot be read, and no box."""
+        with tempfile.TemporaryDirectory() as name:
+            folder, path = Path(name), Path(name, "run.h5")
+            folder.chmod(0o755)
+            path.touch(mode=0)
+            monkeypatch.setattr(sys, "argv", ["tracerec", "inspect", str(path)])
+            if not os.getuid():
+                os.seteuid(65534)  # root reads everything
+            try:
+                with pytest.raises(SystemExit) as ended:
+                    main()
+            finally:
+                os.seteuid(os.getuid())
+        assert ended.value.code == 2
+        assert capsys.readouterr() == ("", f"tracerec: {path} cannot be read: Permission denied\n")
 
     def test_hostile_path(self, tmp_path):
         """A path with control characters is escaped, too."""

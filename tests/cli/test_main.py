@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +90,35 @@ def test_reader_of_the_pipe_goes_away(recording, option):
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("args", [("inspect",), ("inspect", "--json"), ("--help",), ("--version",)])
+def test_full_disk(recording, args, unbuffered):
+    """Output that cannot be written has one line and status 2."""
+    command = [*COMMAND, *args, *[str(recording)] * (args[0] == "inspect")]
+    env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60, env=env)
+    message = "tracerec: standard output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, message)
+
+
+@pytest.mark.parametrize("args", [("inspect",), ("inspect", "--json"), ("--version",)])
+def test_closed_output(recording, args):
+    """Standard output that is closed has one line and status 2."""
+    words = [*COMMAND, *args, *[str(recording)] * (args[0] == "inspect")]
+    done = subprocess.run(
+        ["/bin/sh", "-c", '"$@" >&-', "sh", *words], stderr=subprocess.PIPE, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (2, "tracerec: standard output is closed\n")
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", ">&- 2>&-"])
+def test_no_standard_error(tmp_path, redirection):
+    """Where no message can be written, the status alone tells."""
+    words = [*COMMAND, "inspect", str(tmp_path / "missing.h5")]
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'"$@" {redirection}', "sh", *words], stdout=subprocess.PIPE, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (2, b"")

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from tests.memory_source import MemorySource, MemoryStream, make_stream
 from tracerec.errors import SealingError, TraceError
+from tracerec.formats.arrow.reading import ArrowSource
+from tracerec.formats.arrow.seal import seal as seal_arrow
 from tracerec.formats.hdf5.reading import Hdf5Source
 from tracerec.formats.hdf5.seal import seal
 from tracerec.model import Column, Leaf, Site, Transform
@@ -38,11 +40,22 @@ def _hdf5(compression: str | None) -> Callable[[TraceSource, Path], TraceSource]
     return write
 
 
+def _arrow(compression: str | None) -> Callable[[TraceSource, Path], TraceSource]:
+    def write(source: TraceSource, folder: Path) -> TraceSource:
+        seal_arrow(source, folder / "run.arrow", compression=compression)
+        return ArrowSource(folder / "run.arrow")
+
+    return write
+
+
 FORMATS: dict[str, Callable[[TraceSource, Path], TraceSource]] = {
     "hdf5-lz4": _hdf5("lz4"),
     "hdf5-zstd": _hdf5("zstd"),
     "hdf5-gzip": _hdf5("gzip"),
     "hdf5-none": _hdf5(None),
+    "arrow": _arrow(None),
+    "arrow-lz4": _arrow("lz4"),
+    "arrow-zstd": _arrow("zstd"),
 }
 """Writes a source into a folder and opens what was written."""
 
@@ -286,7 +299,7 @@ def test_a_site_that_contradicts_itself_is_refused(write):
     site = stream.site
     batch = dataclasses.replace(site.transforms[0], dims=(0, 0))
     made = dataclasses.replace(stream, site=dataclasses.replace(site, transforms=(batch, site.transforms[1])))
-    with pytest.raises((TraceError, SealingError), match=r"run\.h5.*lanes"):
+    with pytest.raises((TraceError, SealingError), match=r"run\.(h5|arrow).*lanes"):
         _ = write(MemorySource([made])).streams[0].site
 
 

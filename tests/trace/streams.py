@@ -9,10 +9,14 @@ import ml_dtypes
 import numpy as np
 
 from tests.memory_source import MemorySource, MemoryStream, make_stream
+from tracerec.formats.contract import RunInfo
+from tracerec.journal.layout import write_manifest
+from tracerec.journal.writing import JournalWriter
 from tracerec.model import Column, Leaf, Site, Transform
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from tracerec.formats.contract import StreamSource
 
@@ -68,6 +72,21 @@ def training() -> MemorySource:
     )
 
 
+def journal(path: Path, *, end: dict[str, Any] | None = None) -> Path:
+    """Writes the journal of two losses, closed with an end frame if that is given. Returns its folder."""
+    folder = path.with_name(path.name + ".live")
+    folder.mkdir()
+    write_manifest(folder, RunInfo(run_id="1" * 32, started=5))
+    stream = make_stream(LOSS, [[0.5, 0.25]], numbers=[[0, 1], [0.1, 0.2]])
+    writer = JournalWriter(folder)
+    writer.append(LOSS, [stream.rows.view(np.uint8).reshape(2, 64), stream.arrays[0], stream.column(1, 0, 2)])
+    writer.flush()
+    if end is not None:
+        writer.end(end)
+    writer.close()
+    return folder
+
+
 def leaf(source: MemorySource, stream: int, number: int = 0) -> np.ndarray:
     """Returns all of a leaf of a stream."""
     return source.streams[stream].leaf(number, 0, source.streams[stream].records)
@@ -89,6 +108,9 @@ class CountingStream:
 
     def summaries(self):
         return self.stream.summaries()
+
+    def leaf_nbytes(self, number: int) -> int:
+        return self.stream.leaf_nbytes(number)
 
     def index(self, start: int, stop: int) -> np.ndarray:
         self.index_rows += stop - start

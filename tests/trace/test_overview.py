@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
+import h5py
 import jsonschema
 import numpy as np
 import pytest
 
 from tests.memory_source import STARTED, MemorySource, make_stream
-from tests.trace.streams import BATCH, RECORDS, CountingStream, leaf, training
+from tests.trace.streams import BATCH, RECORDS, CountingStream, journal, leaf, training
 from tracerec.errors import TraceFormatError
 from tracerec.formats.hdf5.seal import seal
+from tracerec.journal.lock import JournalLock
 from tracerec.model import Column, Leaf, Site
 from tracerec.trace import Trace, open_trace
 
@@ -36,8 +39,11 @@ def test_schema_is_one():
 def test_overview(kind, tmp_path):
     """One entry a stream with what its index and its leaves hold; a sealed file says the same."""
     trace = Trace(training())
+    expected_sizes = [RECORDS * 3 * 2, RECORDS * 6 * 4]
     if kind == "sealed":
         seal(training(), tmp_path / "run.h5")
+        with h5py.File(tmp_path / "run.h5") as file:
+            expected_sizes = [file[f"streams/000000/data_{n}"].id.get_storage_size() for n in range(2)]
         trace = open_trace(tmp_path / "run.h5")
     got = checked(trace)
     source = training()
@@ -48,6 +54,7 @@ def test_overview(kind, tmp_path):
     assert [t["name"] for t in got["streams"][1]["transforms"]] == ["jvp", "transpose"]
     b, w = got["streams"][0]["leaves"]
     assert (b["dtype"], w["shape"], w["path"]) == ("bfloat16", [2, 3], "['w']")
+    assert [leaf["bytes"] for leaf in got["streams"][0]["leaves"]] == expected_sizes
     assert b["summary"]["nan"] == int(np.isnan(leaf(source, 0).astype(np.float32)).sum()) > 0
     assert w["summary"]["last"]["max"] == float(leaf(source, 0, 1)[-1].max())
     assert got["run"]["duration_s"] == 60.0
@@ -64,6 +71,46 @@ def test_run_that_was_not_closed():
     assert got["run"]["last_record"] == f"{np.datetime64(STARTED + (RECORDS - 1) * 1_000_000, 'ns')}Z"
     assert got["run"]["duration_s"] == 0.005
     assert got["run"]["dropped"] == {"x": 2}
+
+
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        ({}, "clean"),
+        ({"clean": False, "ended": None, "notes": ("the run did not end cleanly",)}, "killed"),
+        ({"clean": False, "ended": None, "notes": ("x", "the run is still being recorded")}, "recording"),
+        ({"clean": False, "notes": ("recording stopped early: OSError: full",)}, "stopped early"),
+    ],
+)
+def test_state(fields, state):
+    """What became of the recording is one word, and in the first line of the trace's text."""
+    source = training()
+    source.info = dataclasses.replace(source.info, **fields)
+    trace = Trace(source)
+    assert checked(trace)["run"]["state"] == state
+    words = {"killed": "did not end cleanly", "recording": "still being recorded"}
+    assert repr(trace).splitlines()[0].endswith(f"{words.get(state, state)}>")
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_state_of_a_journal(tmp_path, locked):
+    """A journal without an end is being written, or of a killed run: its lock tells."""
+    folder = journal(tmp_path / "run.h5")
+    lock = JournalLock(folder) if locked else None
+    with open_trace(folder) as trace:
+        got = checked(trace)
+    if lock is not None:
+        lock.forget()
+    assert (got["run"]["state"], got["run"]["clean"]) == ("recording" if locked else "killed", False)
+    assert got["streams"][0]["leaves"][0]["bytes"] == 2 * 4
+
+
+def test_journal_that_goes_while_it_is_looked_at(tmp_path):
+    """The run closes between opening and looking: its folder has no size any more, which is no error."""
+    folder = journal(tmp_path / "run.h5")
+    with open_trace(folder) as trace:
+        shutil.rmtree(folder)
+        assert checked(trace)["bytes"] is None
 
 
 def test_numbers_that_json_lacks():

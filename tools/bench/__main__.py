@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tools.bench import harness, tap_in_scan
+from tools.bench import harness, outfeed_cost, outfeed_memory, tap_in_scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-BENCHMARKS: dict[str, Callable[[bool], harness.Report]] = {"tap_in_scan": tap_in_scan.run}
+BENCHMARKS: dict[str, Callable[[bool], harness.Report]] = {
+    "tap_in_scan": tap_in_scan.run,
+    "outfeed_cost": outfeed_cost.run,
+    "outfeed_memory": outfeed_memory.run,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,7 +1,7 @@
 """The command line. A command is a file; all that it does, a call of the library does too.
 
-Exit status: 0; 2 for bad usage and for input that cannot be read, with one line on standard error; 130 for
-Ctrl-C; 141 when the reader of a pipe has gone.
+Exit status: 0; 2 for bad usage, and, with one line on standard error, for input that cannot be read and output that
+cannot be written; 130 for Ctrl-C; 141 when the reader of a pipe has gone.
 """
 
 from __future__ import annotations
@@ -31,14 +31,27 @@ app.command()(inspect)
 
 def main() -> NoReturn:
     """Runs the command line on ``sys.argv`` and exits."""
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]  # it is after >&-
+        _terminal.print_error("standard output is closed")
+        sys.exit(2)
+    status = _run()
+    sys.exit(_terminal.flush() or status)
+
+
+def _run() -> int | str | None:
     try:
         app()
+    except SystemExit as ended:
+        return ended.code
     except TracerecError as error:
         _terminal.print_error(str(error))
-        sys.exit(2)
+        return 2
+    except OSError as error:
+        # What help and version write; the commands say themselves what their own output ran into.
+        return _terminal.failed(error)
     except KeyboardInterrupt:
-        sys.exit(130)
-    sys.exit(0)
+        return 130
+    return 0
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the option's value

@@ -186,6 +186,8 @@ class StreamTable:
             sentences.append(f"There is {good}{f' in streams without {_MARK}' if self._unknown else ''}.")
         if hidden:
             sentences.append(f"Not shown for want of width: {', '.join(hidden)} ({full} columns or --json show all).")
+        if any(row.leaf["dtype"].startswith("complex") and row.leaf["summary"] is not None for row in self._rows):
+            sentences.append("The numbers of complex leaves are those of their magnitudes.")
         if self._marked:
             also = "no statistics are shown (--raw shows them)" if self._unknown else "statistics count them"
             sentences.append(
@@ -206,7 +208,7 @@ class StreamTable:
             "short": _Column("array", lambda r: Text(_short(self._dtype(r.leaf)) + _dims(r.leaf["shape"])), fold=True),
             "records": _Column("records", lambda r: Text(_records(r)), right=True, once="stream"),
             "steps": _Column("steps", lambda r: Text(_steps(r.stream["steps"], dash)), right=True, once="stream"),
-            "size": _Column("size", lambda r: Text(size(r.stream["bytes"])), right=True, once="stream"),
+            "size": _Column("size", lambda r: Text(size(_bytes(r))), right=True),
             "min": _Column("min", lambda r: Text(_last(r, "min")), right=True),
             "mean": _Column("mean", lambda r: Text(_last(r, "mean")), right=True),
             "max": _Column("max", lambda r: Text(_last(r, "max")), right=True),
@@ -324,6 +326,11 @@ def _records(row: _Row) -> str:
     if summary is None or summary["records"] == records:
         return f"{records:,}"
     return f"{summary['records']:,} of {records:,}"
+
+
+def _bytes(row: _Row) -> int:
+    """Returns what the leaf takes in the file; an only leaf stands for its stream, with kwargs and index."""
+    return row.stream["bytes"] if len(row.stream["leaves"]) == 1 else row.leaf["bytes"]
 
 
 def _last(row: _Row, name: str) -> str:

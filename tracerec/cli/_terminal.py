@@ -10,22 +10,40 @@ from typing import TYPE_CHECKING, TextIO
 
 import typer
 from rich.console import Console
+from rich.segment import Segment, Segments
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-__all__ = ["Glyphs", "Terminal", "duration", "number", "one_line", "print_error", "printable", "size", "terminal"]
+    from rich.console import RenderableType
+
+__all__ = [
+    "Glyphs",
+    "Terminal",
+    "duration",
+    "failed",
+    "flush",
+    "number",
+    "one_line",
+    "print_error",
+    "printable",
+    "size",
+    "terminal",
+]
 
 _PIPE_WIDTH = 100_000
 """The width of a pipe or a file: nothing is folded, as `grep` and `cut` like it. ``COLUMNS`` wins."""
+
+_UNUSABLE = 2
+"""The exit status for input that cannot be read and output that cannot be written."""
 
 _BROKEN_PIPE = 141
 """128 + SIGPIPE, what a shell reports of a program that the signal ended."""
 
 
-# Levels, bad, dash, yes, no, times and dot of `Glyphs`.
-_UNICODE = ("▁▂▃▄▅▆▇█", "\N{MULTIPLICATION SIGN}", "\N{EN DASH}", "✓", "✗", "\N{MULTIPLICATION SIGN}", "·")
-_ASCII = ("_.-=+*#%", "!", "-", "+", "!", "x", ",")
+# Levels, bad, dash, yes, no, live, times and dot of `Glyphs`.
+_UNICODE = ("▁▂▃▄▅▆▇█", "\N{MULTIPLICATION SIGN}", "\N{EN DASH}", "✓", "✗", "●", "\N{MULTIPLICATION SIGN}", "·")
+_ASCII = ("_.-=+*#%", "!", "-", "+", "!", "*", "x", ",")
 
 _FRAME = "─"
 """What rich draws tables with."""
@@ -41,6 +59,7 @@ class Glyphs:
         dash: between two numbers.
         yes: before good news.
         no: before bad news.
+        live: before what still goes on.
         times: between a number and a thing.
         dot: between two things.
     """
@@ -48,7 +67,7 @@ class Glyphs:
     def __init__(self, encoding: str) -> None:
         self.unicode = _encodes("".join(_UNICODE) + _FRAME, encoding)
         glyphs = _UNICODE if self.unicode else _ASCII
-        self.levels, self.bad, self.dash, self.yes, self.no, self.times, self.dot = glyphs
+        self.levels, self.bad, self.dash, self.yes, self.no, self.live, self.times, self.dot = glyphs
 
     def sparkline(self, values: Sequence[float | None], width: int) -> str:
         """Returns a line of ``width`` characters or fewer, from the lowest value to the highest.
@@ -89,9 +108,26 @@ class Terminal:
         self.glyphs = Glyphs(self.encoding)
         self.console = _QuietConsole(file=file, width=width, highlight=False, markup=False, emoji=False)
 
+    def print(self, shown: RenderableType = "") -> None:
+        """Prints something with no spaces at the ends of its lines, where rich pads to the width of a column."""
+        lines = self.console.render_lines(shown, pad=False)
+        self.console.print(
+            Segments([segment for line in lines for segment in (*_stripped(line), Segment.line())]), end=""
+        )
+
     def text(self, value: object) -> str:
         """Returns text from a trace as it may be printed here; see `printable`."""
         return printable(str(value), self.encoding)
+
+
+def _stripped(line: list[Segment]) -> list[Segment]:
+    """Returns a line without the spaces at its end."""
+    line = list(line)
+    while line:
+        last = line.pop()
+        if text := last.text.rstrip(" "):
+            return [*line, Segment(text, last.style, last.control)]
+    return line
 
 
 class _QuietConsole(Console):
@@ -101,19 +137,52 @@ class _QuietConsole(Console):
 
 @contextlib.contextmanager
 def terminal() -> Generator[Terminal]:
-    """Gives standard output, flushed at the end; a reader that has gone away ends the program quietly."""
+    """Gives standard output, flushed at the end; output that fails ends the program as `flush` says."""
     try:
         yield Terminal(sys.stdout)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes standard output once more when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(_BROKEN_PIPE) from None
+    except OSError as error:
+        raise typer.Exit(failed(error)) from None
+
+
+def flush() -> int:
+    """Flushes standard output; returns 0, or the exit status if that fails.
+
+    A reader that has gone away is no news; anything else gets one line on standard error.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return failed(error)
+    return 0
+
+
+def failed(error: OSError) -> int:
+    """Gives up standard output after an error and returns the exit status."""
+    _discard(sys.stdout)
+    if isinstance(error, BrokenPipeError):
+        return _BROKEN_PIPE
+    print_error(f"standard output cannot be written: {error.strerror or error}")
+    return _UNUSABLE
+
+
+def _discard(stream: TextIO) -> None:
+    """Throws away what waits to be written; Python would try, and fail, once more when it exits."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def print_error(message: str) -> None:
-    """Prints one line to standard error."""
-    sys.stderr.write(f"tracerec: {one_line(message, sys.stderr.encoding or 'ascii')}\n")
+    """Prints one line to standard error, if there is one."""
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]  # it is after 2>&-
+        return
+    try:
+        sys.stderr.write(f"tracerec: {one_line(message, sys.stderr.encoding or 'ascii')}\n")
+        sys.stderr.flush()
+    except OSError:
+        # The exit status alone has to tell.
+        _discard(sys.stderr)
 
 
 def one_line(message: str, encoding: str = "utf-8") -> str:

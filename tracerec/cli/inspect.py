@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from pathlib import Path  # noqa: TC003 - typer reads the annotation
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,7 +23,7 @@ __all__ = ["inspect"]
 
 def inspect(
     path: Annotated[
-        Path, typer.Argument(help="A recording, sealed (run.h5) or live, killed or running.", show_default=False)
+        str, typer.Argument(help="A recording, sealed (run.h5) or live, killed or running.", show_default=False)
     ],
     *,
     as_json: Annotated[
@@ -36,9 +35,10 @@ def inspect(
 ) -> None:
     """Show what a recording holds: the run, its taps, their course and their health.
 
-    The table has one row for each stream and leaf. min, mean and max are those of the last record, over finite
-    values. NaN and Inf are counted over all records. The line at the end of a row is the mean, from the first
-    record to the last. Padding, and lanes and records that a tap's where= rules out, do not count.
+    The table has one row for each stream and leaf. The size is what the leaf takes in the file. min, mean and max
+    are those of the last record, over finite values; of complex numbers, those of the magnitudes. NaN and Inf are
+    counted over all records. The line at the end of a row is the mean, from the first record to the last. Padding,
+    and lanes and records that a tap's where= rules out, do not count.
     """
     from tracerec.trace import open_trace
 
@@ -56,17 +56,16 @@ def inspect(
 def _show(overview: dict[str, Any], terminal: Terminal) -> None:
     from tracerec.cli._streams import StreamTable
 
-    console = terminal.console
-    console.print(_title(overview, terminal))
-    console.print(_run(overview, terminal))
+    terminal.print(_title(overview, terminal))
+    terminal.print(_run(overview, terminal))
     if not overview["streams"]:
-        console.print("\nNothing was recorded.")
+        terminal.print("\nNothing was recorded.")
         return
-    table, note = StreamTable(overview["streams"], terminal).fitted(console.width)
-    console.print()
-    console.print(table)
+    table, note = StreamTable(overview["streams"], terminal).fitted(terminal.console.width)
+    terminal.print()
+    terminal.print(table)
     if note:
-        console.print(Text(note, style="dim"))
+        terminal.print(Text(note, style="dim"))
 
 
 def _title(overview: dict[str, Any], terminal: Terminal) -> Text:
@@ -74,10 +73,15 @@ def _title(overview: dict[str, Any], terminal: Terminal) -> Text:
     title = Text(terminal.text(overview["path"]), style="bold")
     if overview["bytes"] is not None:
         title.append(f"  {_terminal.size(overview['bytes'])}", style="not bold")
-    if overview["run"]["clean"]:
-        title.append(f"  {glyphs.yes} ended cleanly", style="not bold green")
-    else:
-        title.append(f"  {glyphs.no} did not end cleanly", style="bold red")
+    sign, words, style = {
+        "clean": (glyphs.yes, "ended cleanly", "not bold green"),
+        "recording": (glyphs.live, "still recording", "bold cyan"),
+        "killed": (glyphs.no, "did not end cleanly", "bold red"),
+        "stopped early": (glyphs.no, "recording stopped early", "bold red"),
+    }[overview["run"]["state"]]
+    title.append(f"  {sign} {words}", style=style)
+    if lost := sum(overview["run"]["dropped"].values()):
+        title.append(f"  {glyphs.no} {_plural(lost, 'record')} missing", style="bold red")
     return title
 
 
@@ -93,6 +97,12 @@ def _run(overview: dict[str, Any], terminal: Terminal) -> Table:
 def _facts(overview: dict[str, Any], terminal: Terminal) -> Iterator[tuple[str, str, str]]:
     """Yields label, text and style of each line about the run; lines without content are left out."""
     run, dot = overview["run"], f" {terminal.glyphs.dot} "
+    stopped = run["state"] == "stopped early"
+    if stopped:
+        yield from (("note", note, "bold red") for note in run["notes"])
+    if lost := sum(run["dropped"].values()):
+        taps = ", ".join(f"{count:,} of {name!r}" for name, count in run["dropped"].items() if count)
+        yield "missing", f"{_plural(lost, 'record')} not recorded: {taps}", "bold red"
     yield "run", run["run_id"], ""
     yield "started", _times(run), ""
     if run["host"]:
@@ -106,12 +116,8 @@ def _facts(overview: dict[str, Any], terminal: Terminal) -> Iterator[tuple[str, 
     if run["metadata"]:
         yield "metadata", dot.join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in run["metadata"].items()), ""
     yield "records", _records(overview), ""
-    if run["dropped"]:
-        lost = sum(run["dropped"].values())
-        taps = ", ".join(f"{count:,} of {name!r}" for name, count in run["dropped"].items())
-        yield "dropped", f"{_plural(lost, 'record')} not recorded: {taps}", "bold red"
-    for note in run["notes"]:
-        yield "note", note, "yellow"
+    if not stopped:
+        yield from (("note", note, "yellow") for note in run["notes"])
 
 
 def _times(run: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ its file, and reads only what it is asked for.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,10 +17,16 @@ if TYPE_CHECKING:
     from tracerec.model import Site
     from tracerec.statistics import LeafSummary
 
-__all__ = ["FORMAT_VERSION", "RunInfo", "StreamSource", "TraceSource"]
+__all__ = ["FORMAT_VERSION", "RECORDING_NOTE", "RunInfo", "State", "StreamSource", "TraceSource"]
 
-FORMAT_VERSION = (1, 0)
+FORMAT_VERSION = (1, 1)
 """Version of the recorded forms; a reader refuses a newer major version and reads every older one."""
+
+RECORDING_NOTE = "the run is still being recorded"
+"""Among the notes of a recording whose process lives and has not closed it."""
+
+State = Literal["clean", "recording", "killed", "stopped early"]
+"""What became of a recording; see `RunInfo.state`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +67,24 @@ class RunInfo:
     notes: tuple[str, ...] = ()
     format_version: tuple[int, int] = FORMAT_VERSION
 
+    @property
+    def state(self) -> State:
+        """What became of the recording.
+
+        ``"clean"``: it was closed, and nothing failed. ``"recording"``: its process is still at it. ``"killed"``:
+        its process ended without closing it. ``"stopped early"``: it was closed, but from some moment on records
+        could not be written; `notes` says why.
+
+        Example:
+            >>> RunInfo("0" * 32, 0, ended=1).state, RunInfo("0" * 32, 0, clean=False).state
+            ('clean', 'killed')
+        """
+        if self.clean:
+            return "clean"
+        if self.ended is not None:
+            return "stopped early"
+        return "recording" if RECORDING_NOTE in self.notes else "killed"
+
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values."""
         return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
@@ -88,6 +112,10 @@ class StreamSource(Protocol):
     @property
     def nbytes(self) -> int:
         """Bytes that the stream takes in the file, after compression."""
+        ...
+
+    def leaf_nbytes(self, number: int) -> int:
+        """Returns the bytes that leaf ``number`` takes in the file, after compression."""
         ...
 
     def summaries(self) -> Sequence[LeafSummary]:

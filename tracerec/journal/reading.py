@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import mmap
 from collections import Counter
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 
 from tracerec import lanes
 from tracerec.errors import FrameError, TraceFormatError
+from tracerec.formats.contract import RECORDING_NOTE
 from tracerec.journal.layout import read_manifest, segments
 from tracerec.journal.lock import is_locked
 from tracerec.model import INDEX_DTYPE, Site
@@ -77,6 +79,11 @@ class JournalStream:
             for block in self._blocks(number):
                 leaf.add(block)
         return [leaf.summary() for leaf in leaves]
+
+    def leaf_nbytes(self, number: int) -> int:
+        """Returns the bytes of a leaf's arrays in the frames."""
+        leaf = self.site.leaves[number]
+        return self.records * math.prod(leaf.shape) * dtypes.from_name(leaf.dtype).itemsize
 
     def index(self, start: int, stop: int) -> np.ndarray:
         """Returns rows of the index table."""
@@ -168,11 +175,13 @@ class JournalSource:
         notes = list(self._notes)
         if self._end is None:
             running = is_locked(self._folder)
-            notes.insert(0, "the run is still being recorded" if running else "the run did not end cleanly")
+            notes.insert(0, RECORDING_NOTE if running else "the run did not end cleanly")
         elif end.get("failure"):
             notes.insert(0, f"recording stopped early: {end['failure']}")
         if missing:
-            notes.append(f"{missing.total()} records are missing: they were dropped or could not be written")
+            count = missing.total()
+            are = "1 record is missing: it was" if count == 1 else f"{count} records are missing: they were"
+            notes.append(f"{are} dropped or could not be written")
         return dataclasses.replace(
             self._manifest,
             clean=self._end is not None and not end.get("failure"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA_VERSION", "overview"]
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 """The version of ``schemas/inspect.schema.json``."""
 
 
@@ -65,6 +65,7 @@ def _run(source: TraceSource) -> dict[str, Any]:
         "last_record": None if last is None else _time(last),
         "duration_s": None if end is None else (end - info.started) / 1e9,
         "clean": info.clean,
+        "state": info.state,
         "host": info.host,
         "pid": info.pid,
         "command": [str(word) for word in info.command],
@@ -100,8 +101,8 @@ def _stream(stream: StreamSource, *, raw: bool) -> dict[str, Any]:
         "bytes": stream.nbytes,
         "steps": None if steps is None else {"first": steps[0], "last": steps[1]},
         "leaves": [
-            leaf.to_json() | {"summary": summary.to_json() if shown else None}
-            for leaf, summary in zip(site.leaves, stream.summaries(), strict=True)
+            leaf.to_json() | {"bytes": stream.leaf_nbytes(number), "summary": summary.to_json() if shown else None}
+            for number, (leaf, summary) in enumerate(zip(site.leaves, stream.summaries(), strict=True))
         ],
     }
 
@@ -130,9 +131,12 @@ def _time(nanoseconds: int) -> str:
 
 
 def _size(path: Path) -> int | None:
-    if path.is_dir():
-        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return path.stat().st_size if path.is_file() else None
+    try:
+        if path.is_dir():
+            return sum(file.stat().st_size for file in path.iterdir())
+        return path.stat().st_size
+    except OSError:
+        return None  # in memory, or gone meanwhile: a journal goes when its run closes
 
 
 def _strict(value: Any) -> Any:

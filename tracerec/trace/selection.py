@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tracerec.trace.view import StreamView
 
-__all__ = ["Static", "any_of", "kwarg_names", "kwargs_of", "matching", "nearest", "with_transforms"]
+__all__ = ["Static", "any_of", "counted", "kwarg_names", "kwargs_of", "matching", "nearest", "with_transforms"]
 
 
 def with_transforms(views: Sequence[StreamView], wanted: Any, tap: str) -> list[StreamView]:
@@ -98,6 +98,16 @@ def any_of(choices: Sequence[str], most: int = 12) -> str:
     """Returns choices as text, the first ones of a long list."""
     more = f" and {len(choices) - most} more" if len(choices) > most else ""
     return ", ".join(choices[:most]) + more
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns a number and its noun, in the plural where it takes one.
+
+    Example:
+        >>> counted(1, "record"), counted(1200, "record")
+        ('1 record', '1,200 records')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def nearest(name: str, names: Sequence[str], what: str) -> str:

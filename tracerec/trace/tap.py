@@ -269,7 +269,8 @@ class Tap:
 
     def __repr__(self) -> str:
         records, streams = sum(view.shown_records for view in self._views), len(self._views)
-        lines = [f"<tracerec.Tap {self._name!r}: {_count(records, 'record')}, {_count(streams, 'stream')}>"]
+        size = f"{selection.counted(records, 'record')}, {selection.counted(streams, 'stream')}"
+        lines = [f"<tracerec.Tap {self._name!r}: {size}>"]
         for view in self._views[:_SHOWN]:
             chain = ", ".join(map(str, view.site.transforms)) or "primal"
             arrays = ", ".join(_array_text(leaf) for leaf in view.site.leaves[:_SHOWN])
@@ -277,7 +278,7 @@ class Tap:
             unknown = ", lanes may be invalid" if view.site.lanes_may_be_invalid else ""
             lines.append(f"  {chain}: {view.shown_records} x {arrays}{more}{unknown}")
         if len(self._views) > _SHOWN:
-            lines.append(f"  {len(self._views) - _SHOWN} more streams")
+            lines.append(f"  {selection.counted(len(self._views) - _SHOWN, 'more stream')}")
         return "\n".join(lines)
 
     @cached_property
@@ -392,7 +393,3 @@ def _ascending(places: np.ndarray) -> bool:
 def _array_text(leaf: Leaf) -> str:
     kind = leaf.dtype if leaf.key_impl is None else f"key<{leaf.key_impl}>"
     return f"{leaf.path or 'array'} {kind}[{','.join(map(str, leaf.shape))}]"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

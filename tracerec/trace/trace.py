@@ -65,7 +65,8 @@ class Taps(Mapping[str, Tap]):
         return len(self._taps)
 
     def __repr__(self) -> str:
-        return "\n".join([f"<{len(self)} taps>", *(f"  {name!r}: {len(tap)} records" for name, tap in self.items())])
+        lines = [f"  {name!r}: {selection.counted(len(tap), 'record')}" for name, tap in self.items()]
+        return "\n".join([f"<{selection.counted(len(self), 'tap')}>", *lines])
 
 
 class Trace:
@@ -196,14 +197,15 @@ class Trace:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closing.closed else "clean" if self.info.clean else "did not end cleanly"
+        state = "closed" if self._closing.closed else _STATES[self.info.state]
         counts: dict[str, int] = {}
         for view in self._views:
             counts[view.site.name] = counts.get(view.site.name, 0) + view.shown_records
-        head = f"<tracerec.Trace {self.path!r}: {sum(counts.values()):,} records, {len(self._taps)} taps, {state}>"
+        records, taps = selection.counted(sum(counts.values()), "record"), selection.counted(len(self._taps), "tap")
+        head = f"<tracerec.Trace {self.path!r}: {records}, {taps}, {state}>"
         names = list(self._taps)
-        lines = [f"  {name!r}: {counts[name]:,} records" for name in names[:_SHOWN]]
-        more = [f"  {len(names) - _SHOWN} more taps"] if len(names) > _SHOWN else []
+        lines = [f"  {name!r}: {selection.counted(counts[name], 'record')}" for name in names[:_SHOWN]]
+        more = [f"  {selection.counted(len(names) - _SHOWN, 'more tap')}"] if len(names) > _SHOWN else []
         return "\n".join([head, *lines, *more])
 
     def _check_open(self) -> None:
@@ -224,5 +226,12 @@ class _Closing:
             self.closed = True
             self._source.close()
 
+
+_STATES = {
+    "clean": "clean",
+    "recording": "still being recorded",
+    "killed": "did not end cleanly",
+    "stopped early": "recording stopped early",
+}
 
 _SHOWN = 20

@@ -305,6 +305,10 @@ def test_a_filter_mask(path):
         (b'"records":600', b'"records":1e999'),
         (b'"records":600', b'"records":NaN'),
         (b'"nbytes":', b'"nbytes":-'),
+        (b'"leaf_nbytes":[', b'"leaf_nbytes":[-'),
+        (b'"leaf_nbytes":[', b'"leaf_nbytes":[true,'),
+        (b'"leaf_nbytes":[', b'"leaf_nbytes":[0.5,'),
+        (b'"leaf_nbytes":', b'"leaf_nbytes":7,"more":'),
         (b'"steps":[0,599]', b'"steps":[0]'),
         (b'"steps":[0,599]', b'"steps":7'),
         (b'"dtype":"float32"', b'"dtype":"object"'),
@@ -322,6 +326,24 @@ def test_lines_of_the_index_that_lie(path, old, new):
     """Whatever the JSON says that is not so, is one clear error."""
     edit_lines(path, "index", lambda text: text.replace(old, new))
     assert_refused(path, "is no intact trace: /")
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_bytes_of_a_leaf(path, written):
+    """What a leaf takes in the file, also of a file of version 1.0, which does not list it."""
+    if not written:
+        edit_lines(path, "index", lambda text: text.replace(b'"leaf_nbytes"', b'"unknown"'))
+    with h5py.File(path) as file:
+        stored = file["streams/000000/data_0"].id.get_storage_size()
+    with Hdf5Source(path) as source:
+        assert source.streams[0].leaf_nbytes(0) == stored > 0
+
+
+def test_bytes_of_more_leaves_than_there_are(path):
+    """A list that is not one number a leaf is one clear error."""
+    edit_lines(path, "index", lambda text: text.replace(b'"leaf_nbytes":[', b'"leaf_nbytes":[0,'))
+    with Hdf5Source(path) as source, pytest.raises(TraceFormatError, match="/streams/000000: 2 sizes for 1 leaves"):
+        source.streams[0].leaf_nbytes(0)
 
 
 @pytest.mark.parametrize("text", [b"", b"[]\n", b"{}\n", b"[1]\n", b"\xff\n", b'[{"records":1e999}]\n'])

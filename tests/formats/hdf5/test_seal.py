@@ -114,7 +114,7 @@ def test_attributes_and_index_name_everything(tmp_path):
     seal(source, tmp_path / "run.h5")
     with h5py.File(tmp_path / "run.h5") as file:
         assert file.attrs["tracerec_format"] == b"hdf5"
-        assert file.attrs["format_version"] == b"1.0"
+        assert file.attrs["format_version"] == b"1.1"
         assert json.loads(file.attrs["run"])["run_id"] == source.info.run_id
         group = file["streams/000000"]
         assert sorted(group) == ["data_0", "data_1", "index", "kwarg_1"]
@@ -129,6 +129,7 @@ def test_attributes_and_index_name_everything(tmp_path):
         assert [line["steps"] for line in lines] == [[5, 7], [0, 1]]
         stored = [group[name].id.get_storage_size() for name in group]
         assert lines[0]["nbytes"] == sum(stored)
+        assert lines[0]["leaf_nbytes"] == [group[f"data_{n}"].id.get_storage_size() for n in range(2)]
         summaries = [json.loads(line) for line in file["summaries"][:].tobytes().splitlines()]
         assert summaries[0][1]["last"]["mean"] == 6.0
         assert summaries[0][1]["spark"] == [1.0, 2.0, 6.0]
@@ -202,6 +203,9 @@ class EndlessStream:
 
     def summaries(self):
         return []  # sealing computes its own
+
+    def leaf_nbytes(self, number):
+        return self.records * self.site.record_nbytes * (number + 1)
 
     def index(self, start, stop):
         return make_index(self.records)[start:stop]

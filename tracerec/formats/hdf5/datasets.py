@@ -92,6 +92,14 @@ class Dataset:
         """How many records it holds."""
         return self._shape[0]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its chunks in the file; raises TraceFormatError where the file does not tell."""
+        try:
+            return self._id.get_storage_size()
+        except HDF5_ERRORS as error:
+            raise self._place.error(error) from error
+
     def read(self, start: int, stop: int) -> np.ndarray:
         """Returns records ``start`` to ``stop`` as ``(stop - start, *shape)`` of the logical dtype.
 

@@ -104,6 +104,7 @@ class StreamLine:
         records: how many records the stream has.
         nbytes: bytes of its chunks in the file.
         steps: the smallest and the largest step, None when no record has one.
+        leaf_nbytes: the same as nbytes for each leaf alone; None in a file of version 1.0.
     """
 
     group: str
@@ -111,16 +112,18 @@ class StreamLine:
     records: int
     nbytes: int
     steps: tuple[int, int] | None
+    leaf_nbytes: tuple[int, ...] | None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values."""
-        return {
+        line: dict[str, Any] = {
             "group": self.group,
             "site": self.site,
             "records": self.records,
             "nbytes": self.nbytes,
             "steps": None if self.steps is None else list(self.steps),
         }
+        return line if self.leaf_nbytes is None else line | {"leaf_nbytes": list(self.leaf_nbytes)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StreamLine:
@@ -129,6 +132,7 @@ class StreamLine:
         The site stays JSON values, so that opening a file of thousands of streams does not wait for them.
         """
         group, records, nbytes, steps = data["group"], data["records"], data["nbytes"], data["steps"]
+        leaves = data.get("leaf_nbytes")
         # The group becomes a path inside the file: nothing but digits may reach HDF5.
         good = (
             isinstance(group, str)
@@ -139,11 +143,15 @@ class StreamLine:
             and 0 <= records < 1 << 62
             and nbytes >= 0
             and (steps is None or (len(steps) == 2 and all(type(step) is int for step in steps)))  # noqa: PLR2004
+            and (leaves is None or all(type(size) is int and size >= 0 for size in leaves))
         )
         if not good:
-            message = f"group {group!r}, records {records!r}, nbytes {nbytes!r}, steps {steps!r}"
+            message = (
+                f"group {group!r}, records {records!r}, nbytes {nbytes!r}, steps {steps!r}, leaf_nbytes {leaves!r}"
+            )
             raise ValueError(message)
-        return cls(group, data["site"], records, nbytes, steps and tuple(steps))
+        sizes = None if leaves is None else tuple(leaves)
+        return cls(group, data["site"], records, nbytes, steps and tuple(steps), sizes)
 
     def parsed_site(self) -> Site:
         """Returns the site; raises KeyError, TypeError or ValueError where its JSON is not one."""

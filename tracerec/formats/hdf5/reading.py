@@ -176,6 +176,17 @@ class Hdf5Stream:
             raise self._place.error(reason) from error
         return summaries
 
+    def leaf_nbytes(self, number: int) -> int:
+        """Returns the bytes of a leaf's chunks in the file."""
+        sizes = self._line.leaf_nbytes
+        if sizes is None:
+            # Version 1.0 does not list them; the dataset knows.
+            return self._dataset(f"data_{number}").nbytes
+        if len(sizes) != len(self.site.leaves):
+            reason = f"{len(sizes)} sizes for {len(self.site.leaves)} leaves"
+            raise self._place.error(reason)
+        return sizes[number]
+
     def index(self, start: int, stop: int) -> np.ndarray:
         """Returns rows of the index table, as an array of `tracerec.model.INDEX_DTYPE`."""
         return self._dataset(layout.INDEX).read(start, stop)

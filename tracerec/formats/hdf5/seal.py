@@ -133,14 +133,15 @@ class _Writer:
         leaves = summarizers(stream)
         reads = _reads(stream)
         watches = [steps.add, *(leaf.add for leaf in leaves)]
-        nbytes = 0
+        sizes: list[int] = []
         for table, read, watch in itertools.zip_longest(layout.tables(site), reads, watches):
             try:
-                nbytes += self.table(group, table, records, read, watch)
+                sizes.append(self.table(group, table, records, read, watch))
             except ValueError as error:
                 message = f"tap {layout.attribute_text(site.name)!r}, {table.name}: {error}"
                 raise ValueError(message) from error
-        line = layout.StreamLine(name, site.to_json(), records, nbytes, steps.range)
+        of_leaves = tuple(sizes[1 : 1 + len(site.leaves)])
+        line = layout.StreamLine(name, site.to_json(), records, sum(sizes), steps.range, of_leaves)
         return line, [leaf.summary() for leaf in leaves]
 
     def table(
