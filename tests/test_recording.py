@@ -77,6 +77,26 @@ def test_every_compression_reads_back(tmp_path: Path, compression: Any) -> None:
         np.testing.assert_array_equal(trace["x"].to_numpy(), np.arange(1000, dtype=np.int32)[None], strict=True)
 
 
+@pytest.mark.parametrize("options", [{}, {"compression": "zstd"}])
+def test_an_arrow_recording_is_a_folder_that_pyarrow_reads(tmp_path: Path, options: dict[str, Any]) -> None:
+    """The same records, in the other format; mode="w" deletes the folder."""
+    import pyarrow.ipc
+
+    path = tmp_path / "run.arrow"
+    for _ in range(2):
+        with tracerec.record(path, mode="w", **options):
+            for i in range(20):
+                train_step(jnp.full(4, float(i)), i)
+    assert [p.name for p in tmp_path.iterdir()] == ["run.arrow"]
+    with tracerec.open(path) as trace:
+        assert list(trace.taps) == ["double", "out"]
+        x = np.arange(20, dtype=np.float32).repeat(4).reshape(20, 4)
+        np.testing.assert_array_equal(trace["double"].to_numpy(), x * 2, strict=True)
+        assert trace.info.clean
+    table = pyarrow.ipc.open_file(path / "streams.arrow").read_all()
+    assert table.num_rows == 2
+
+
 def test_an_existing_recording_is_refused_and_overwritten_only_when_told(tmp_path: Path) -> None:
     """Neither the file nor a running recording is ever truncated by accident."""
     path = tmp_path / "run.h5"
@@ -99,8 +119,8 @@ def test_an_existing_recording_is_refused_and_overwritten_only_when_told(tmp_pat
 @pytest.mark.parametrize(
     ("path", "options", "message"),
     [
-        ("run.txt", {}, r"unknown suffix '\.txt'; name the file something\.h5"),
-        ("run.arrow", {}, r"unknown suffix '\.arrow'"),
+        ("run.txt", {}, r"unknown suffix '\.txt'; name it something\.h5 or something\.arrow"),
+        ("run.arrow", {"compression": "gzip"}, "compression='gzip'; use one of 'lz4', 'zstd', None"),
         ("run.h5", {"mode": "r"}, "mode='r'; use one of 'x', 'w'"),
         ("run.h5", {"metadata": {"a": object()}}, "metadata must be a mapping of values that JSON can hold"),
         ("run.h5", {"metadata": [1]}, "metadata must be a mapping"),

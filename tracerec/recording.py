@@ -8,7 +8,6 @@ import logging
 import os
 import platform
 import shutil
-import signal
 import socket
 import sys
 import threading
@@ -29,7 +28,7 @@ from tracerec.formats.contract import RunInfo
 from tracerec.journal.layout import MANIFEST, live_folder, write_manifest
 from tracerec.journal.lock import JournalLock, is_locked
 from tracerec.journal.writing import JournalWriter
-from tracerec.outfeed.receiver import finish_computations
+from tracerec.outfeed.waiting import finish_computations
 from tracerec.recorder import Recorder
 from tracerec.structure import canonical
 
@@ -44,7 +43,8 @@ _log = logging.getLogger("tracerec")
 # JAX must know the taps' context before the first function with a tap is traced, or it traces that one twice.
 import_module("tracerec.tapping")
 
-_COMPRESSIONS = ("lz4", "zstd", "gzip", None)
+_HDF5_COMPRESSIONS = ("lz4", "zstd", "gzip", None)
+_ARROW_COMPRESSIONS = ("lz4", "zstd", None)
 Compression = Literal["lz4", "zstd", "gzip"]
 
 # A close that sees no record consumed for this long gives up waiting, and seals what there is.
@@ -56,7 +56,7 @@ def record(
     *,
     mode: Literal["x", "w"] = "x",
     metadata: Mapping[str, Any] | None = None,
-    compression: Compression | None = "lz4",
+    compression: Compression | Literal["default"] | None = "default",
     max_queue_bytes: int = 256 << 20,
     on_full: Literal["block", "drop"] = "block",
     block_timeout: float | None = 10.0,
@@ -69,11 +69,12 @@ def record(
     exit, also on SIGTERM if the program has no handler of its own.
 
     Args:
-        path: where to record to; its suffix is ``.h5`` (or ``.hdf5``).
+        path: where to record to: a ``.h5`` (or ``.hdf5``) file, or a ``.arrow`` folder of Arrow IPC files.
         mode: ``"x"`` refuses a path that holds a recording, ``"w"`` deletes it first. A recording that still runs is
             refused in either.
         metadata: a mapping of anything that JSON can hold, stored with the run.
-        compression: ``"lz4"`` (fast), ``"zstd"`` (small), ``"gzip"`` (readable without plugins) or None.
+        compression: ``"lz4"`` (fast, HDF5's default), ``"zstd"`` (small), ``"gzip"`` (HDF5 alone: readable without
+            plugins) or None (Arrow's default: its files can be mapped into memory).
         max_queue_bytes: how many bytes may wait between the computation and the disk.
         on_full: ``"block"`` makes the computation wait for a full queue, at most ``block_timeout``; ``"drop"`` does
             not. What finds no room is dropped, and counted in the file and in the summary.
@@ -98,6 +99,8 @@ def record(
         array([[0, 1, 2]], dtype=int32)
     """
     target = Path(path).absolute()
+    if compression == "default":
+        compression = None if target.suffix.lower() == sealing.ARROW_SUFFIX else "lz4"
     _check(target, mode=mode, compression=compression, on_full=on_full, on_error=on_error)
     info = _run_info(target, metadata or {})
     try:
@@ -111,7 +114,6 @@ def record(
     options = outfeed.QueueOptions(max_queue_bytes, on_full, block_timeout)
     outfeed.add_consumer(recording.recorder, options)
     _open_recordings[id(recording)] = recording
-    _close_on_sigterm()
     return recording
 
 
@@ -201,7 +203,7 @@ class Recording:
         if self._closed:
             message = f"{self.path}: flush after close"
             raise RecordingClosed(message, path=str(self.path))
-        finish_computations()
+        finish_computations(timeout)
         outfeed.barrier(timeout)
         self._raise_if_incomplete()
 
@@ -308,7 +310,7 @@ def _make_room(target: Path, folder: Path, mode: str) -> None:
         if folder.is_dir() and not (folder / MANIFEST).is_file() and any(folder.iterdir()):
             message = f"{folder} is no recording: it has files but no {MANIFEST}; move it away or choose another path"
             raise RecordingExists(message, path=str(target))
-        target.unlink(missing_ok=True)
+        _delete(target)
         shutil.rmtree(folder, ignore_errors=True)
     for existing in (target, folder):
         if existing.exists():
@@ -316,13 +318,24 @@ def _make_room(target: Path, folder: Path, mode: str) -> None:
             raise RecordingExists(message, path=str(target))
 
 
+def _delete(target: Path) -> None:
+    """Deletes a sealed recording: a file, or a folder that is one."""
+    from tracerec.formats.arrow import layout
+
+    if target.is_dir() and layout.is_trace(target):
+        shutil.rmtree(target)
+    else:
+        target.unlink(missing_ok=True)
+
+
 def _check(target: Path, **options: Any) -> None:
-    if target.suffix.lower() not in (".h5", ".hdf5"):
-        message = f"{target}: unknown suffix {target.suffix!r}; name the file something.h5"
+    suffix = target.suffix.lower()
+    if suffix not in (".h5", ".hdf5", sealing.ARROW_SUFFIX):
+        message = f"{target}: unknown suffix {target.suffix!r}; name it something.h5 or something.arrow"
         raise RecordingError(message, path=str(target))
     allowed = {
         "mode": ("x", "w"),
-        "compression": _COMPRESSIONS,
+        "compression": _ARROW_COMPRESSIONS if suffix == sealing.ARROW_SUFFIX else _HDF5_COMPRESSIONS,
         "on_full": ("block", "drop"),
         "on_error": ("warn", "raise"),
     }
@@ -364,18 +377,8 @@ def _close_all() -> None:
     for recording in list(_open_recordings.values()):
         try:
             recording.close()
-        except Exception:  # noqa: BLE001 - the others are closed all the same
+        except BaseException:  # noqa: BLE001 - the others are closed all the same, also after another Ctrl-C
             _log.exception("%s: closing at exit failed", recording.path)
-
-
-def _close_on_sigterm() -> None:
-    """Lets SIGTERM end the program as sys.exit does, so that it is closed; a user's own handler is left alone."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _exit)
-
-
-def _exit(number: int, _: Any) -> None:
-    sys.exit(128 + number)
 
 
 def _forget_in_child() -> None:

@@ -18,9 +18,11 @@ from typing import Any
 
 from tracerec.errors import SealingError, TracerecError
 
-__all__ = ["Order", "main", "seal", "seal_in_process_of_its_own"]
+__all__ = ["ARROW_SUFFIX", "Order", "main", "seal", "seal_in_process_of_its_own"]
 
 _NICENESS = 10
+
+ARROW_SUFFIX = ".arrow"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Order:
 
     Attributes:
         folder: the live folder.
-        target: the file to make, ``.h5``.
+        target: the file to make, ``.h5``, or the folder, ``.arrow``.
         compression: as `tracerec.record`.
         run_id: the run that the journal must be of; None for any.
         end: what the journal's end frame should have said, where it could not be written.
@@ -59,7 +61,6 @@ def seal(order: Order) -> None:
         TracerecError: the journal cannot be read or is of another run, the target exists, or the file cannot be
             written; the journal is left as it is.
     """
-    from tracerec.formats.hdf5.seal import seal as seal_hdf5
     from tracerec.journal.reading import JournalSource
 
     source = JournalSource(order.folder, end=order.end)
@@ -69,7 +70,14 @@ def seal(order: Order) -> None:
     if order.target.exists():
         message = f"{order.target} exists: it was made while the recording ran, and is left as it is"
         raise SealingError(message, path=str(order.target))
-    seal_hdf5(source, order.target, compression=order.compression)
+    if order.target.suffix.lower() == ARROW_SUFFIX:
+        from tracerec.formats.arrow.seal import seal as seal_arrow
+
+        seal_arrow(source, order.target, compression=order.compression)
+    else:
+        from tracerec.formats.hdf5.seal import seal as seal_hdf5
+
+        seal_hdf5(source, order.target, compression=order.compression)
     source.close()
     shutil.rmtree(order.folder)
 

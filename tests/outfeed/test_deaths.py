@@ -108,7 +108,8 @@ KILLED = """
 import ctypes
 def kill_receiver():
     thread = next(t for t in threading.enumerate() if t.name == "tracerec-receiver")
-    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)) == 1
+    ident = ctypes.c_ulong(thread.ident)
+    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(GeneratorExit)) == 1
 """
 BUG = """
 from tracerec.outfeed.batch import Batcher
@@ -180,7 +181,7 @@ print("accounted", rec.records + sum(summary.dropped.values()))
 """,
     )
     assert done.returncode == 0, done.stderr
-    assert "barrier the receiver has ended (SystemExit())" in done.stdout
+    assert "barrier the receiver has ended (GeneratorExit())" in done.stdout
     assert "accounted 20" in done.stdout
     with tracerec.open(tmp_path / "run.h5") as trace:
         assert trace.info.records + sum(trace.info.dropped.values()) == 20

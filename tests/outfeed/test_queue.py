@@ -65,7 +65,7 @@ def test_a_full_queue_makes_the_computation_wait_until_there_is_room() -> None:
         while len(got) < 200:
             items = queue.take()
             got.extend(items)
-            queue.done(items)
+            queue.done()
 
     receiver = threading.Thread(target=receive)
     receiver.start()

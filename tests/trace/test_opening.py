@@ -86,8 +86,6 @@ def test_missing_folder(tmp_path):
         ("run.h5", b"", "is empty"),
         ("run.h5", b"PK\x03\x04 a zip", r"not an HDF5 file \(it begins with b'PK"),
         ("run.h5", b"\x89HDF\r\n\x1a\n" + bytes(100), "run.h5"),
-        ("run.arrow", b"ARROW1", "not supported yet"),
-        ("missing.arrow", None, "not supported yet"),
     ],
 )
 def test_no_trace(tmp_path, name, content, message):

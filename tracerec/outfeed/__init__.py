@@ -10,7 +10,6 @@ from tracerec.outfeed.hub import barrier as barrier
 from tracerec.outfeed.hub import drain as drain
 from tracerec.outfeed.hub import listening as listening
 from tracerec.outfeed.hub import lost as lost
-from tracerec.outfeed.hub import note_program as note_program
 from tracerec.outfeed.hub import put as put
 from tracerec.outfeed.hub import raise_at_next_tap as raise_at_next_tap
 from tracerec.outfeed.hub import raise_at_tap as raise_at_tap
@@ -18,6 +17,7 @@ from tracerec.outfeed.hub import raise_failures as raise_failures
 from tracerec.outfeed.hub import remove_consumer as remove_consumer
 from tracerec.outfeed.hub import start as start
 from tracerec.outfeed.queue import QueueOptions as QueueOptions
+from tracerec.outfeed.waiting import wait_with as wait_with
 
 __all__ = [
     "Consumer",
@@ -29,11 +29,11 @@ __all__ = [
     "drain",
     "listening",
     "lost",
-    "note_program",
     "put",
     "raise_at_next_tap",
     "raise_at_tap",
     "raise_failures",
     "remove_consumer",
     "start",
+    "wait_with",
 ]

@@ -6,14 +6,14 @@ which get one record at a time, in the order of arrival.
 
 from __future__ import annotations
 
-import _thread
 import logging
 import os
-import signal
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tracerec.errors import ConsumerError, ReceiverTimeout
+from tracerec.outfeed import signals
 from tracerec.outfeed.batch import Batch, Batcher
 from tracerec.outfeed.queue import Emitter, QueueOptions, RecordQueue
 
@@ -29,10 +29,8 @@ __all__ = [
     "add_consumer",
     "barrier",
     "drain",
-    "has_programs",
     "listening",
     "lost",
-    "note_program",
     "put",
     "raise_at_next_tap",
     "raise_at_tap",
@@ -113,11 +111,8 @@ class _Hub:
     def _run(self) -> None:
         try:
             while True:
-                items = self.queue.take()
-                try:
-                    self._hand_out(items)
-                finally:
-                    self.queue.done(items)
+                self._hand_out(self.queue.take())
+                self.queue.done()
         except BaseException as error:
             # Not a consumer's exception: the receiver itself is broken or was killed. Nobody may wait for it.
             self.queue.fail(error)
@@ -134,17 +129,17 @@ class _Hub:
                 continue
             try:
                 listener.consumer.consume(wanted)
-            except Exception as error:  # noqa: BLE001 - whatever a consumer does, the receiver goes on
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a consumer does, the receiver goes on
                 self._note(id(listener.consumer), type(listener.consumer).__name__, error, wanted)
 
     def _call_functions(self, batch: Batch) -> None:
         for function, group in batch.function_calls():
             try:
                 function(next(group.records()))
-            except Exception as error:  # noqa: BLE001 - see above
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - see above
                 self._note(function, f"the function {function.name!r}", error, Batch([group], 1))
 
-    def _note(self, key: Any, who: str, error: Exception, batch: Batch) -> None:
+    def _note(self, key: Any, who: str, error: BaseException, batch: Batch) -> None:
         with self.lock:
             known = self.failures.get(key)
             if known is None:
@@ -156,13 +151,13 @@ class _Hub:
 
 _hub: _Hub | None = None
 _lock = threading.Lock()
-_has_programs = False
 _error_for_tap: Exception | None = None
 
 
 def start() -> None:
     """Starts the receiver if there is none yet."""
     global _hub  # noqa: PLW0603 - one outfeed a process
+    signals.install()
     with _lock:
         if _hub is None:
             _hub = _Hub()
@@ -179,9 +174,6 @@ def put(emitter: Emitter, arrays: tuple[np.ndarray, ...], device: int | None, sh
             hub.queue.put(emitter, arrays, device, shard)
     except Exception as error:  # noqa: BLE001 - see above
         lost(emitter.site.name, error)
-    except BaseException as error:  # noqa: BLE001
-        # A signal came while the callback ran on the main thread: hand it on once the callback has returned.
-        _thread.interrupt_main(signal.SIGTERM if isinstance(error, SystemExit) else signal.SIGINT)
 
 
 def lost(tap: str, error: BaseException) -> None:
@@ -280,17 +272,6 @@ def drain(stall_seconds: float) -> None:
             return
 
 
-def note_program() -> None:
-    """Notes that a program with taps is being compiled."""
-    global _has_programs  # noqa: PLW0603
-    _has_programs = True
-
-
-def has_programs() -> bool:
-    """Returns whether any program with taps was compiled: JAX's backends have been started then."""
-    return _has_programs
-
-
 def raise_at_next_tap(error: Exception) -> None:
     """Has the next eager tap, which can raise cleanly, raise an error."""
     global _error_for_tap  # noqa: PLW0603
@@ -312,7 +293,7 @@ def raise_failures(devices: Collection[int] | None = None) -> None:
         devices: only for records from these devices; None for all.
 
     Raises:
-        ConsumerError: of the function that failed first; further ones are in its notes.
+        ConsumerError: of the function that failed first, or of records that were dropped; others are in its notes.
     """
     hub = _hub
     if hub is None:
@@ -325,6 +306,10 @@ def raise_failures(devices: Collection[int] | None = None) -> None:
             if not isinstance(key, int) and (devices is None or known.devices & set(devices))
         ]
         errors = [hub.failures.pop(key).to_error() for key in keys]
+    calls, hub.queue.dropped_calls = hub.queue.dropped_calls, Counter()
+    if calls:
+        message = f"{calls.total()} records were dropped, because the queue was full or broken: {dict(calls)}"
+        errors.append(ConsumerError(message, failures=calls.total()))
     if errors:
         for other in errors[1:]:
             errors[0].add_note(str(other))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from tracerec.outfeed.queue import Emitter
@@ -13,18 +14,21 @@ __all__ = ["EAGER", "CallCounter", "Place", "Program"]
 _REMEMBERED_CALLS = 1024
 
 
-@dataclasses.dataclass(eq=False, slots=True)
+@dataclasses.dataclass(eq=False, slots=True, weakref_slot=True)
 class Program:
     """A program that was lowered, or the eager world.
 
     Attributes:
         number: unique in this process; 0 is the eager world.
         has_mark: whether it tells the host when a call begins.
+        may_wait: whether its callbacks may wait for room in a full queue. On several CPU devices they may not: XLA can
+            then run out of threads, so that a collective never completes.
         eager_call: for an eager tap that fires once a device: the call that these records share, once it is known.
     """
 
     number: int
     has_mark: bool = False
+    may_wait: bool = True
     eager_call: int | None = None
 
 
@@ -51,8 +55,8 @@ class CallCounter:
 
     def __init__(self) -> None:
         self._next = 0
-        self._open: dict[tuple[int, int], _OpenCall] = {}
-        self._by_ordinal: dict[tuple[int, int], int] = {}
+        # programs that were let go are forgotten
+        self._programs: WeakKeyDictionary[Program, _OpenProgram] = WeakKeyDictionary()
 
     def place(self, emitter: Emitter, shard: int) -> Place:
         """Returns where a firing stands; a mark's own firing counts too."""
@@ -63,21 +67,21 @@ class CallCounter:
             if program.eager_call is None:
                 program.eager_call = self._new()
             return Place(program.eager_call, 0, guessed=False)
-        key = (program.number, shard)
-        call = self._open.get(key)
+        known = self._programs.get(program)
+        if known is None:
+            known = self._programs[program] = _OpenProgram({}, {})
+        call = known.calls.get(shard)
         if call is None or _begins(emitter, call):
             ordinal = 0 if call is None else call.ordinal + 1
-            call = self._open[key] = _OpenCall(self._number(program.number, ordinal), ordinal)
+            call = known.calls[shard] = _OpenCall(self._number(known.numbers, ordinal), ordinal)
         return Place(call.number, call.fire(emitter), guessed=not emitter.once)
 
-    def _number(self, program: int, ordinal: int) -> int:
+    def _number(self, numbers: dict[int, int], ordinal: int) -> int:
         # The k-th call of a program on one shard is its k-th call on every other.
-        number = self._by_ordinal.pop((program, ordinal), None)
-        if number is None:
-            number = self._new()
-        self._by_ordinal[program, ordinal] = number
-        self._by_ordinal.pop((program, ordinal - _REMEMBERED_CALLS), None)
-        return number
+        if ordinal not in numbers:
+            numbers[ordinal] = self._new()
+        numbers.pop(ordinal - _REMEMBERED_CALLS, None)
+        return numbers[ordinal]
 
     def _new(self) -> int:
         self._next += 1
@@ -89,6 +93,13 @@ def _begins(emitter: Emitter, call: _OpenCall) -> bool:
         return call.marked
     # A tap of the main block that overtook the mark of its call still fires once a call.
     return emitter.once and emitter.position in call.counts
+
+
+class _OpenProgram(NamedTuple):
+    """The call that each shard is in, and the numbers of the calls by their ordinal."""
+
+    calls: dict[int, _OpenCall]
+    numbers: dict[int, int]
 
 
 class _OpenCall:

@@ -76,7 +76,8 @@ class RecordQueue:
     """A FIFO of records, many producers and one receiver.
 
     Attributes:
-        dropped: how many records were dropped, by tap name.
+        dropped: how many records for recorders were dropped, by tap name.
+        dropped_calls: how many records for functions were dropped, by the function's name.
         high_water_bytes: the most bytes that waited at once.
         next_arrival: the arrival number of the next record.
         consumed: how many records have been consumed.
@@ -85,6 +86,7 @@ class RecordQueue:
 
     def __init__(self, options: QueueOptions | None = None) -> None:
         self.dropped: Counter[str] = Counter()
+        self.dropped_calls: Counter[str] = Counter()
         self.high_water_bytes = 0
         self.next_arrival = 0
         self.failure: BaseException | None = None
@@ -95,6 +97,7 @@ class RecordQueue:
         self._bytes = 0
         self._sent = 0
         self.consumed = 0
+        self._unconsumed: dict[int, int] = {}
         self._hurried = 0
         self._receiver_waits = False
         self._warned_of_blocking = False
@@ -118,8 +121,8 @@ class RecordQueue:
         with self._lock:
             # Without its mark the records of a call could not be told from those of the one before.
             full = self._bytes + size > self._options.max_bytes and self._bytes and not emitter.is_mark
-            if self.failure is not None or (full and not self._wait_for_room(size)):
-                self.dropped[emitter.site.name] += 1
+            if self.failure is not None or (full and not (emitter.program.may_wait and self._wait_for_room(size))):
+                self._count_drop(emitter)
                 return False
             self._items.append(((emitter, arrays, device, shard, now, self.next_arrival), size))
             # a mark is no record: it takes no arrival number
@@ -147,19 +150,24 @@ class RecordQueue:
             self._receiver_waits = False
             return self._take_batch()
 
-    def done(self, items: list[Item]) -> None:
-        """Says that these records are consumed: their bytes are free, and barriers may pass."""
+    def done(self) -> None:
+        """Says that what was taken is consumed: its bytes are free, and barriers may pass."""
         with self._lock:
             self._bytes -= self._taken_bytes
+            self.consumed += len(self._taken)
             self._taken, self._taken_bytes = [], 0
-            self.consumed += len(items)
             self._freed.notify_all()
             self._done.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Says that the receiver has ended: nobody waits for it any more."""
+        """Says that the receiver has ended: nobody waits for it, and what it had not consumed counts as dropped."""
         with self._lock:
             self.failure = error
+            self._unconsumed = self._pending()
+            for item in [*self._taken, *(item for item, _ in self._items)]:
+                self._count_drop(item[0])
+            self._items.clear()
+            self._taken, self._taken_bytes, self._bytes = [], 0, 0
             self._freed.notify_all()
             self._done.notify_all()
 
@@ -177,7 +185,14 @@ class RecordQueue:
                 self._done.wait_for(lambda: self.consumed >= target or self.failure is not None, timeout)
             finally:
                 self._hurried -= 1
-            return {} if self.consumed >= target else self._pending()
+            if self.consumed >= target:
+                return {}
+            return self._pending() if self.failure is None else self._unconsumed
+
+    def _count_drop(self, emitter: Emitter) -> None:
+        if not emitter.is_mark:
+            kept = self.dropped if emitter.function is None else self.dropped_calls
+            kept[emitter.site.name] += 1
 
     def _pending(self) -> dict[int, int]:
         waiting = itertools.chain(self._taken, (item for item, _ in self._items))

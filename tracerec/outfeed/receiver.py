@@ -5,18 +5,18 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
-import threading
 from typing import TYPE_CHECKING, Any
 
 import jax
 
 from tracerec.errors import ConsumerError, ReceiverTimeout
 from tracerec.outfeed import hub
+from tracerec.outfeed.waiting import finish_computations
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Sequence
 
-__all__ = ["barrier_wait", "finish_computations", "outfeed_receiver", "start_default_receiver"]
+__all__ = ["barrier_wait", "outfeed_receiver", "start_default_receiver"]
 
 _log = logging.getLogger("tracerec")
 
@@ -26,8 +26,8 @@ _EXIT_STALL_SECONDS = 120.0
 def barrier_wait(timeout: float | None = None) -> None:
     """Waits until every record of every computation dispatched before has been consumed.
 
-    ``jax.effects_barrier()`` alone waits until the records of this thread's computations have left the device; they may
-    then still be in the outfeed's queue.
+    ``jax.effects_barrier()`` alone waits until the records of computations that this thread dispatched have left the
+    device; they may then still be in the outfeed's queue, and other threads' are not waited for.
 
     Args:
         timeout: seconds to wait at most; None for ever.
@@ -107,41 +107,12 @@ def start_default_receiver() -> None:
         atexit.register(_drain_at_exit)
 
 
-def finish_computations() -> None:
-    """Waits until the computations dispatched so far have put their records on the outfeed.
-
-    ``jax.effects_barrier`` knows those that this thread dispatched; of other threads' computations the results that are
-    still in use are waited for.
-    """
-    try:
-        jax.effects_barrier()
-    except Exception as error:  # noqa: BLE001 - the user's computation failed, and said so there
-        _log.warning("a computation had failed before the outfeed was flushed: %s", error)
-    # asking for arrays would start JAX's backends, which a program without taps may not want yet
-    if hub.has_programs():
-        _finish_live_arrays()
-
-
 _at_exit = False
 
 
 def _wait(timeout: float | None) -> None:
-    if timeout is not None and hub.has_programs():
-        # effects_barrier takes no timeout, and a computation that never ends must not make this wait for ever
-        finished = threading.Event()
-        threading.Thread(target=lambda: (_finish_live_arrays(), finished.set()), daemon=True).start()
-        if not finished.wait(timeout):
-            message = f"computations had not finished within {timeout} s"
-            raise ReceiverTimeout(message)
-    finish_computations()
+    finish_computations(timeout)
     hub.barrier(timeout)
-
-
-def _finish_live_arrays() -> None:
-    for array in jax.live_arrays():
-        # deleted or donated meanwhile, or its computation failed: the user's own call says so
-        with contextlib.suppress(Exception):
-            array.block_until_ready()
 
 
 def _refuse_while_tracing(what: str) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
-# The one name of ``jax._src``: primitives whose lowering is told the devices of the program. Without it a record could
-# not say on which device its data lived. No public way exists.
-from jax._src.dispatch import prim_requires_devices_during_lowering
+# Two names of ``jax._src``. Primitives whose lowering is told the devices of the program: without it a record could not
+# say on which device its data lived. And the tokens by which jax.effects_barrier waits: they are kept for each thread
+# apart, so that what one thread dispatched cannot be waited for by another. No public way exists for either.
+from jax._src.dispatch import RuntimeTokenSet, prim_requires_devices_during_lowering
 
 # Public, not yet documented as stable: primitives and jaxpr types (jax.extend.core), MLIR (jax.extend.mlir).
 from jax.extend import core as jex
@@ -58,6 +59,7 @@ __all__ = [
     "shaped",
     "surroundings",
     "uint32_scalar",
+    "wait_for_effects",
     "wants_devices",
     "wrap_batching_rule",
 ]
@@ -153,6 +155,39 @@ def is_tracer(value: Any) -> bool:
 def wants_devices(primitive: Any) -> None:
     """Asks JAX to tell a primitive's lowering which devices the program runs on."""
     prim_requires_devices_during_lowering.add(primitive)
+
+
+def wait_for_effects() -> None:
+    """Waits for the host callbacks of everything that was dispatched, by any thread.
+
+    ``jax.effects_barrier`` waits for its own thread's alone.
+
+    Raises:
+        Exception: what a computation had failed with.
+    """
+    # Computations are in order on a device: waiting for the last is waiting for all.
+    tokens = list(_last_tokens.items())
+    for device, token in tokens:
+        token.block_until_ready()
+        if _last_tokens.get(device) is token:
+            del _last_tokens[device]
+    jax.effects_barrier()
+
+
+_last_tokens: dict[Any, Any] = {}
+
+
+def _keep_last_tokens() -> None:
+    original = RuntimeTokenSet.set_output_runtime_token
+
+    def set_output_runtime_token(self: Any, device: Any, token: Any) -> None:
+        _last_tokens[device] = token
+        original(self, device, token)
+
+    RuntimeTokenSet.set_output_runtime_token = set_output_runtime_token
+
+
+_keep_last_tokens()
 
 
 def program_devices(ctx: Any) -> tuple[int, ...]:

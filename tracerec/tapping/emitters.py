@@ -134,10 +134,13 @@ _programs = itertools.count(1)
 _MARK_SITE = Site("", ())
 
 
-def new_program() -> Program:
-    """Returns a program that is being lowered, with a number that is unique in this process."""
-    outfeed.note_program()
-    return Program(next(_programs))
+def new_program(*, may_wait: bool) -> Program:
+    """Returns a program that is being lowered, with a number that is unique in this process.
+
+    Args:
+        may_wait: as `tracerec.outfeed.programs.Program.may_wait`.
+    """
+    return Program(next(_programs), may_wait=may_wait)
 
 
 def mark_emitter(program: Program) -> Emitter:

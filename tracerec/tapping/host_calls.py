@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from functools import partial
@@ -113,6 +114,15 @@ class _Rebuild:
 
 
 _printing = threading.Lock()
+
+
+def _forget_in_child() -> None:
+    # the parent's receiver may have been printing
+    global _printing  # noqa: PLW0603
+    _printing = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _print(stream: TextStream | None, threshold: int, *args: Any, **kwargs: Any) -> None:

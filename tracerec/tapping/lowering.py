@@ -138,7 +138,10 @@ def _place(ctx: Any) -> dict[str, Any]:
 def _program(ctx: Any) -> Program:
     notes = program_of(ctx)
     if "program" not in notes:
-        notes["program"] = new_program()
+        module = ctx.module_context
+        axes = module.axis_context
+        devices = axes.mesh.size if isinstance(axes, mlir.SPMDAxisContext) else axes.num_devices
+        notes["program"] = new_program(may_wait=devices == 1 or module.platforms[0] != "cpu")
     return notes["program"]
 
 

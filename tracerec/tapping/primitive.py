@@ -27,6 +27,7 @@ from tracerec.tapping._jax import (
     mlir,
     pe,
     runs_invalid_lanes,
+    wait_for_effects,
     wants_devices,
 )
 from tracerec.tapping.emitters import TapSpec, eager_emitter, to_host
@@ -273,6 +274,7 @@ def _lower(ctx: Any, *args: Any, mute: int, **params: Any) -> list[Any]:
 
 
 control_flow.install()
+outfeed.wait_with(wait_for_effects)
 wants_devices(tap_p)
 tap_p.def_impl(_impl)
 tap_p.def_effectful_abstract_eval(_abstract)

@@ -25,8 +25,6 @@ LIVE_SUFFIX = ".live"
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 """The signature of an HDF5 file: HDF5 File Format Specification, III.A."""
 
-_ARROW_SUFFIXES = frozenset({".arrow", ".feather", ".ipc"})
-
 
 def open_trace(path: str | os.PathLike[str]) -> Trace:
     """Returns the trace at a path. It reads the list of streams alone; close it, or use it in a ``with``.
@@ -56,9 +54,6 @@ def _source(text: str) -> TraceSource:
         message = "there is no trace at '': the path is empty"
         raise TraceNotFound(message, path=text)
     path = Path(text)
-    if path.suffix in _ARROW_SUFFIXES:
-        message = f"{path}: Arrow recordings are not supported yet; this version reads HDF5 (.h5)"
-        raise TraceFormatError(message, path=text)
     try:
         source = _found(path)
         reason = "" if source else _hint(path)
@@ -82,7 +77,7 @@ def _found(path: Path) -> TraceSource | None:
     live = Path(os.fspath(path) + LIVE_SUFFIX)
     mode = _mode(path)
     if mode is not None:
-        return _journal(path) if stat.S_ISDIR(mode) else _sealed(path, mode)
+        return _folder(path) if stat.S_ISDIR(mode) else _sealed(path, mode)
     try:
         mode = _mode(live)
     except OSError as error:
@@ -90,6 +85,16 @@ def _found(path: Path) -> TraceSource | None:
         if error.errno != errno.ENAMETOOLONG:
             raise
     return _journal_or_sealed(live, path) if mode is not None and stat.S_ISDIR(mode) else None
+
+
+def _folder(path: Path) -> TraceSource:
+    from tracerec.formats.arrow import layout
+
+    if layout.is_trace(path):
+        from tracerec.formats.arrow.reading import ArrowSource
+
+        return ArrowSource(path)
+    return _journal(path)
 
 
 def _mode(path: Path) -> int | None:
@@ -108,7 +113,7 @@ def _journal_or_sealed(live: Path, path: Path) -> TraceSource:
         # Between the look and the reading, the run may have closed: the journal goes when the file is there.
         mode = _mode(path)
         if mode is not None:
-            return _sealed(path, mode)
+            return _folder(path) if stat.S_ISDIR(mode) else _sealed(path, mode)
         raise
 
 

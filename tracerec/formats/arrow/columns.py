@@ -90,7 +90,7 @@ def _list_columns(field: layout.Field, blocks: Sequence[np.ndarray]) -> list[pa.
 def _values(field: layout.Field, block: np.ndarray) -> pa.Array:
     """Returns all elements as one array of the type that stores them."""
     kind = _element(field)
-    bits = block.reshape(-1).view(np.dtype(kind.to_pandas_dtype()))
+    bits = block.reshape(-1).view(np.dtype(field.stored).newbyteorder("<"))
     return pa.Array.from_buffers(kind, len(bits), [None, pa.py_buffer(bits)])
 
 
