@@ -304,7 +304,7 @@ class TestErrors:
             ("empty.h5", b"", "is empty"),
             ("notes.txt", b"hello", "is not a trace"),
             ("torn.h5", b"\x89HDF\r\n\x1a\n", "torn.h5"),
-            ("run.arrow", b"ARROW1", "not supported yet"),
+            ("run.arrow", b"ARROW1", "is not a trace"),
         ],
     )
     def test_one_line_and_status_2(self, tmp_path, name, content, message, option):

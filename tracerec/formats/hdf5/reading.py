@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import h5py
 import numpy as np
 from h5py import h5a, h5g, h5t
 
 from tracerec.errors import TraceError, TraceFormatError, TraceNotFound
-from tracerec.formats.contract import FORMAT_VERSION, RunInfo
+from tracerec.formats import headers
 from tracerec.formats.hdf5 import layout
 from tracerec.formats.hdf5.datasets import HDF5_ERRORS, Dataset, Place, open_group
 from tracerec.protocol import dtypes
@@ -22,32 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from tracerec.formats.contract import RunInfo
     from tracerec.model import Site
 
 __all__ = ["Hdf5Source", "Hdf5Stream"]
 
 _JSON_ERRORS = (*HDF5_ERRORS, AttributeError, RecursionError)
 """What parsing JSON of the wrong form raises."""
-
-_INFO_TYPES: dict[str, type | tuple[type, ...]] = {
-    "run_id": str,
-    "started": int,
-    "ended": (int, type(None)),
-    "clean": bool,
-    "host": str,
-    "pid": int,
-    "command": tuple,
-    "versions": dict,
-    "devices": tuple,
-    "metadata": dict,
-    "records": int,
-    "dropped": dict,
-    "high_water_bytes": int,
-    "notes": tuple,
-}
-
-_ITEM_TYPES: dict[str, type] = {"command": str, "versions": str, "devices": dict, "dropped": int, "notes": str}
-"""What tuples and mappings of a RunInfo hold."""
 
 
 class Hdf5Source:
@@ -102,7 +82,7 @@ class Hdf5Source:
         parent = open_group(root, layout.STREAMS, groups)
         try:
             # As one text: a parser started for each line takes six times as long.
-            values = _parsed(b"[" + b",".join(index.lines) + b"]")
+            values = headers.parse_json(b"[" + b",".join(index.lines) + b"]")
             lines = [layout.StreamLine.from_json(value) for value in values]
         except _JSON_ERRORS as error:
             reason = f"not one stream a line: {error!r}"
@@ -131,7 +111,7 @@ class _Lines:
         if number >= len(self.lines):
             message = f"{self.place.inside} has no line {number + 1}"
             raise ValueError(message)
-        return _parsed(self.lines[number])
+        return headers.parse_json(self.lines[number])
 
 
 class Hdf5Stream:
@@ -262,18 +242,11 @@ def _checked_version(root: h5g.GroupID, place: Place) -> tuple[int, int]:
         message = f"{place.file!r} is an HDF5 file but no trace: its root has no {layout.FORMAT_ATTRIBUTE!r}"
         raise TraceFormatError(message, path=place.file)
     text = _attribute(root, layout.VERSION_ATTRIBUTE, place) or ""
-    major, _, minor = text.partition(".")
-    # Few digits, since int() of a long text takes long.
-    if not (text.isascii() and major.isdigit() and minor.isdigit() and len(text) < 10):  # noqa: PLR2004
-        reason = f"attribute {layout.VERSION_ATTRIBUTE} is {text[:40]!r}, no version"
-        raise place.error(reason)
-    if int(major) > FORMAT_VERSION[0]:
-        message = (
-            f"{place.file!r} has format version {text}; this tracerec reads up to {FORMAT_VERSION[0]}.x. "
-            "Upgrade tracerec to read it."
-        )
-        raise TraceFormatError(message, path=place.file)
-    return int(major), int(minor)
+    try:
+        return headers.parse_version(text)
+    except ValueError as error:
+        message = f"{place.file!r}: {error}"
+        raise TraceFormatError(message, path=place.file) from error
 
 
 def _run_info(root: h5g.GroupID, version: tuple[int, int], place: Place) -> RunInfo:
@@ -282,19 +255,10 @@ def _run_info(root: h5g.GroupID, version: tuple[int, int], place: Place) -> RunI
         reason = f"attribute {layout.RUN_ATTRIBUTE} is missing"
         raise place.error(reason)
     try:
-        data = _parsed(text)
-        info = RunInfo.from_json({**data, "format_version": version})
-    except _JSON_ERRORS as error:
-        reason = f"attribute {layout.RUN_ATTRIBUTE}: {error!r}"
+        return headers.parse_run(text, version)
+    except ValueError as error:
+        reason = f"attribute {error}"
         raise place.error(reason) from error
-    for name, kind in _INFO_TYPES.items():
-        value = getattr(info, name)
-        items = value.values() if isinstance(value, dict) else value
-        item = _ITEM_TYPES.get(name)
-        if not isinstance(value, kind) or (item and not all(isinstance(x, item) for x in items)):
-            reason = f"attribute {layout.RUN_ATTRIBUTE}: {name} is {value!r}"
-            raise place.error(reason)
-    return info
 
 
 def _attribute(root: h5g.GroupID, name: str, place: Place) -> str | None:
@@ -318,12 +282,3 @@ def _attribute(root: h5g.GroupID, name: str, place: Place) -> str | None:
         reason = f"attribute {name}: {error}"
         raise place.error(reason) from error
     return bytes(value[()]).decode("utf-8", "replace")
-
-
-def _parsed(text: str | bytes) -> Any:
-    return json.loads(text, parse_constant=_no_constant)
-
-
-def _no_constant(token: str) -> NoReturn:
-    message = f"{token} is no JSON"
-    raise ValueError(message)
