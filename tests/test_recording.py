@@ -315,6 +315,17 @@ def test_dropped_records_are_counted_in_the_file_and_warned_of(
     assert f"{trace.info.dropped['x']} records were dropped because the queue was full or broken: x" in caplog.text
 
 
+def test_bounds_of_a_recording_end_with_it(tmp_path: Path) -> None:
+    """A function's records afterwards are not dropped for want of room in a queue that a recording had made small."""
+    with tracerec.record(tmp_path / "run.h5", max_queue_bytes=1, on_full="drop"):
+        pass
+    seen: list[int] = []
+    for i in range(50):
+        tracerec.id_tap(lambda x, **_: seen.append(int(x)), i)
+    tracerec.barrier_wait()
+    assert seen == list(range(50))
+
+
 def test_a_forked_child_neither_writes_nor_closes(tmp_path: Path) -> None:
     """The parent's recording is whole."""
     program = (

@@ -218,9 +218,13 @@ def remove_consumer(consumer: Consumer) -> Farewell:
         gone = [listener for listener in hub.listeners if listener.consumer is consumer]
         hub.listeners = tuple(listener for listener in hub.listeners if listener.consumer is not consumer)
         failures = hub.failures.pop(id(consumer), None)
+        high_water_bytes = hub.queue.high_water_bytes
+        if not hub.listeners:
+            # functions are not bound by what a recording asked for
+            hub.queue.reset(QueueOptions())
     before = gone[0].dropped_before if gone else {}
     dropped = {tap: n - before.get(tap, 0) for tap, n in hub.queue.dropped.items() if n > before.get(tap, 0)}
-    return Farewell(dropped, hub.queue.high_water_bytes, failures.to_error() if failures else None)
+    return Farewell(dropped, high_water_bytes, failures.to_error() if failures else None)
 
 
 def barrier(timeout: float | None = None) -> None:
