@@ -88,9 +88,9 @@ def test_plain_h5py_shows_the_numbers_that_numpy_computes(tmp_path: Path, compre
     path = recorded(tmp_path / "run.h5", compression=compression)
     done = run_python(PLAIN_H5PY, str(path), library, str(tmp_path / "read.npz"))
     assert done.returncode == 0, done.stderr
-    read = np.load(tmp_path / "read.npz")
     found = np.full((STEPS, LAYERS, BATCH, WIDTH), np.nan)
-    found[read["step"], read["layer"]] = read["data"]
+    with np.load(tmp_path / "read.npz") as read:
+        found[read["step"], read["layer"]] = read["data"]
     np.testing.assert_array_equal(found, numpy_activations())
 
 
