@@ -28,6 +28,7 @@ from tracerec.formats.contract import RunInfo
 from tracerec.journal.layout import MANIFEST, live_folder, write_manifest
 from tracerec.journal.lock import JournalLock, is_locked
 from tracerec.journal.writing import JournalWriter
+from tracerec.outfeed import signals
 from tracerec.outfeed.waiting import finish_computations
 from tracerec.recorder import Recorder
 from tracerec.structure import canonical
@@ -373,6 +374,7 @@ _open_recordings: dict[int, Recording] = {}
 
 
 def _close_all() -> None:
+    signals.ignore_termination()
     # Registered after JAX's own hooks and so run before them: records still in flight are waited for in close.
     for recording in list(_open_recordings.values()):
         try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["install"]
+__all__ = ["ignore_termination", "install"]
 
 _RETRY_SECONDS = 0.005
 
@@ -35,6 +35,12 @@ def install() -> None:
         signal.signal(signal.SIGTERM, _handle)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _handle)
+
+
+def ignore_termination() -> None:
+    """Ignores further SIGTERMs, where they are handled here: the program is ending, and is to end in good order."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _handle:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
