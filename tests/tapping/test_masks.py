@@ -103,6 +103,71 @@ def test_finished_lanes_of_a_vmapped_while_are_marked() -> None:
     assert all(r.site.lanes_may_be_invalid and r.where is None for r in records)
 
 
+def loop(body: Any) -> Any:
+    """A while whose carry is batched from the start, so that JAX need not batch the body twice."""
+    return lambda x: lax.while_loop(lambda c: c < 4.0, body, x)
+
+
+def add_one(c: Any) -> Any:
+    """The tapped step."""
+    return tracerec.tap(c + 1.0, "b")
+
+
+BATCHED_LOOPS = {
+    "carry alone": jax.vmap(loop(add_one)),
+    "inner jit": jax.vmap(loop(jax.jit(add_one))),
+    "fori": jax.vmap(loop(lambda c: lax.fori_loop(0, 2, lambda _, c: tracerec.tap(c + 0.5, "b"), c))),
+    "checkpoint": jax.vmap(loop(jax.checkpoint(add_one))),
+    "nested while": jax.vmap(
+        loop(
+            lambda c: lax.while_loop(lambda d: d[0] < 2, lambda d: (d[0] + 1, tracerec.tap(d[1] + 0.5, "b")), (0, c))[1]
+        )
+    ),
+    "grad in the body": jax.vmap(loop(lambda c: c + jax.grad(lambda y: tracerec.tap(y, "b"))(c))),
+    "vmap of jvp": jax.vmap(lambda x: jax.jvp(loop(add_one), (x,), (x,))[0]),
+    "jvp of vmap": lambda x: jax.jvp(jax.vmap(loop(add_one)), (x,), (x,))[0],
+    "second of a pair": jax.vmap(
+        lambda x: lax.while_loop(lambda c: c[0] < 4.0, lambda c: (c[0] + 1.0, add_one(c[1])), (x, x))
+    ),
+    "cond in the body": jax.vmap(loop(lambda c: lax.cond(c > 2.0, add_one, lambda c: c + 1.0, c))),
+    "predicate of the outer lanes": jax.vmap(
+        lambda x: jax.vmap(
+            lambda y: lax.while_loop(lambda c: c[0] < x, lambda c: (c[0] + 1.0, add_one(c[1])), (0.0, y))
+        )(jnp.ones(3))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BATCHED_LOOPS)
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_finished_lanes_are_marked_in_whatever_the_loop_holds(name: str, wrap: Any) -> None:
+    """One lane ends at once, the other goes on: every record of the body says that it does not know which count."""
+    records = records_of(wrap(BATCHED_LOOPS[name]), jnp.array([0.0, 3.0]))
+    assert records
+    assert all(r.site.lanes_may_be_invalid for r in records)
+
+
+def test_finished_lanes_never_reach_statistics(tmp_path: Any) -> None:
+    """5 is a value that the program never has; the raw tap has it."""
+    with tracerec.record(tmp_path / "run.h5"):
+        result = jax.vmap(loop(add_one))(jnp.array([0.0, 3.0]))
+    np.testing.assert_array_equal(result, [4.0, 4.0])
+    with tracerec.open(tmp_path / "run.h5") as trace:
+        assert trace.to_pandas()["max"].isna().all()
+        assert trace["b"].raw.to_pandas()["max"].max() == 5.0
+
+
+def test_a_condition_of_a_vmapped_while_runs_twice_an_iteration() -> None:
+    """JAX asks it once for the loop and once, in the body, for which lanes go on; all are marked."""
+
+    def function(x: Any) -> Any:
+        return lax.while_loop(lambda c: tracerec.tap(c, "cond") < 4.0, lambda c: c + 1.0, x)
+
+    records = records_of(jax.jit(jax.vmap(function)), jnp.array([0.0, 2.0]))
+    assert len(records) == 2 * 4 + 1
+    assert all(r.site.lanes_may_be_invalid for r in records)
+
+
 def test_where_tells_which_lanes_of_a_vmapped_while_are_real() -> None:
     """Trip counts 1, 2, 3: six lanes are real."""
     records = records_of(jax.jit(jax.vmap(lambda n: countdown(n, masked=True))), jnp.array([1, 2, 3]))

@@ -110,8 +110,8 @@ def wrap_batching_rule(primitive: Any, wrapper: Any) -> None:
 def runs_invalid_lanes() -> bool:
     """Returns whether the batching rule that asks works on a branch or loop with a batched predicate.
 
-    JAX then runs both branches for all lanes, and goes on with finished ones. The rule is not told; this looks at the
-    two rules of JAX that do it, in ``jax._src.lax.control_flow``, and their variables that say so. A branch that is
+    JAX then runs both branches for all lanes, and goes on with finished ones. The rule is not told; this looks on the
+    stack for JAX's rule of cond, and its variable that says so, and for `control_flow`'s of while. A branch that is
     being evaluated, not batched, does not count: its taps have their mask (`lanes_that_take_this_branch`).
     """
     frame = inspect.currentframe()
@@ -120,7 +120,7 @@ def runs_invalid_lanes() -> bool:
         name, local = frame.f_code.co_name, frame.f_locals
         if name == "_cond_batching_rule" and local.get("index_dim") is not None and callee != "jaxpr_as_fun":
             return True
-        if name == "_while_loop_batching_rule" and local.get("pred_bat"):
+        if name == "_batch_while" and local.get("lanes_differ"):
             return True
         callee, frame = name, frame.f_back
     return False
