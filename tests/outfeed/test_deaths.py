@@ -32,7 +32,7 @@ print("results", [int(f(i)) for i in range(6)])
     assert done.returncode == 0, done.stderr
     assert "results [0, 2, 4, 6, 8, 10]" in done.stdout
     assert "seen [0, 1, 3, 4, 5]" in done.stdout
-    assert "at exit: the function 'consumer' failed on 1 records" in done.stderr
+    assert "at exit: the function 'consumer' failed on 1 record, first" in done.stderr
     assert "ValueError: the third" in done.stderr
     assert steps_of(tmp_path) == [*range(6)]
 

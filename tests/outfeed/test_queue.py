@@ -144,7 +144,7 @@ def test_barrier_times_out_on_a_stuck_consumer_and_refuses_the_receivers_thread(
     outfeed.add_consumer(stuck)
     outfeed.put(an_emitter(), (np.zeros(125),), 0, NO_SHARD)
     with pytest.raises(
-        ReceiverTimeout, match=r"1 records were not consumed within 0.05 s: 1 from device 0; a consumer is slow"
+        ReceiverTimeout, match=r"not consumed within 0.05 s: 1 record, 1 from device 0; a consumer is slow"
     ) as caught:
         outfeed.barrier(0.05)
     assert caught.value.pending == 1

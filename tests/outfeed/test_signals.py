@@ -110,6 +110,78 @@ def test_sigterm_without_a_handler_ends_the_program_with_143_and_seals(tmp_path:
     check_whole_calls(tmp_path)
 
 
+# Nearly all of the time the main thread is in callbacks, so that only the end of a call lets a signal through.
+LONG_CALLS = """
+@jax.jit
+def long(x):
+    return jax.lax.fori_loop(0, 20_000, lambda i, x: tracerec.tap(x + 1, "x"), x)
+rec = tracerec.record(path)
+long(0).block_until_ready()
+begun = 0
+sent = []
+def send(number):
+    time.sleep(0.3)
+    sent.append(begun)
+    os.kill(os.getpid(), number)
+def run():
+    global begun
+    while True:
+        begun += 1
+        {call}
+"""
+
+
+@pytest.mark.parametrize(
+    "call", ["long(0)", "long(0).block_until_ready()", "print(end=str(long(0))[:0])", "jax.vmap(long)(jnp.arange(2))"]
+)
+def test_a_signal_waits_for_no_more_than_the_call_that_runs(tmp_path: Path, call: str) -> None:
+    """In whatever way it is called; and again after the first, which left nothing behind."""
+    done = run_watched(
+        tmp_path,
+        LONG_CALLS.format(call=call)
+        + """
+for _ in range(5):
+    threading.Thread(target=send, args=(signal.SIGINT,)).start()
+    try:
+        run()
+    except KeyboardInterrupt:
+        print(begun - sent[-1], sys.gettrace(), flush=True)
+threading.Thread(target=send, args=(signal.SIGTERM,)).start()
+try:
+    run()
+except SystemExit as error:
+    print(begun - sent[-1], error.code)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    *interrupts, end = [line.split() for line in done.stdout.splitlines()]
+    assert len(interrupts) == 5
+    # a call may begin between the count and the signal
+    assert all(int(more) <= 1 and tracer == "None" for more, tracer in interrupts)
+    assert int(end[0]) <= 1
+    assert end[1] == "143"
+
+
+def test_a_signal_comes_through_where_a_debugger_traces(tmp_path: Path) -> None:
+    """The program's own tracer stays, and the signal is not lost."""
+    done = run_watched(
+        tmp_path,
+        LOOP
+        + """
+tracer = lambda frame, event, argument: None
+sys.settrace(tracer)
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    while True:
+        busy(0, 1).block_until_ready()
+except KeyboardInterrupt:
+    print(sys.gettrace() is tracer)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "True" in done.stdout
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_users_own_handler_of_sigterm_is_left_alone(tmp_path: Path, when: str) -> None:
     """Set before or after the recording began: it is called, and nothing else happens."""

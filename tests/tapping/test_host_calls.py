@@ -254,12 +254,43 @@ def test_barrier_wait_is_refused_while_tracing() -> None:
         jax.jit(lambda x: (tracerec.barrier_wait(), x)[1])(1.0)
 
 
+def test_a_receiver_is_refused_while_tracing() -> None:
+    """It would end before anything inside it runs."""
+
+    def function(x: Any) -> Any:
+        with tracerec.outfeed_receiver():
+            return tracerec.id_tap(Log(), x)
+
+    with pytest.raises(ConsumerError, match="outfeed_receiver: called while tracing"):
+        jax.jit(function)(1.0)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_consumer_that_raises_what_ends_programs_ends_neither_program_nor_receiver(
+    error: type[BaseException],
+) -> None:
+    """It is a failure like any other."""
+    log = Log()
+
+    def bad(_: Any) -> None:
+        raise error
+
+    def function(x: Any) -> Any:
+        return tracerec.id_tap(log, tracerec.id_tap(bad, x))
+
+    jax.jit(function)(1.0)
+    with pytest.raises(ConsumerError, match=r"bad.*failed on 1 record, first") as caught:
+        tracerec.barrier_wait(60)
+    assert isinstance(caught.value.__cause__, error)
+    assert len(log.calls) == 1
+
+
 def test_barrier_wait_gives_up_after_its_timeout_naming_the_device() -> None:
     """A stuck consumer."""
     release = threading.Event()
     jax.jit(lambda x: tracerec.id_tap(lambda _: release.wait(60), x))(1.0)
     try:
-        with pytest.raises(ReceiverTimeout, match=r"1 records were not consumed within 0.1 s: 1 from device 0"):
+        with pytest.raises(ReceiverTimeout, match=r"not consumed within 0.1 s: 1 record, 1 from device 0"):
             tracerec.barrier_wait(timeout=0.1)
     finally:
         release.set()
@@ -308,7 +339,7 @@ def test_a_receiver_times_out_with_its_name() -> None:
     """It says what is missing from which device."""
     release = threading.Event()
     function = jax.jit(lambda x: tracerec.id_tap(lambda _: release.wait(60), x))
-    with pytest.raises(ReceiverTimeout, match=r"outfeed_receiver 'mine': 1 records .* 1 from device 0"):  # noqa: SIM117
+    with pytest.raises(ReceiverTimeout, match=r"outfeed_receiver 'mine': not consumed .* 1 record, 1 from device 0"):  # noqa: SIM117
         with tracerec.outfeed_receiver(receiver_name="mine", timeout_sec=0.1):
             function(1.0)
     release.set()

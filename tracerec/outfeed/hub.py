@@ -41,6 +41,9 @@ __all__ = [
 
 _log = logging.getLogger("tracerec")
 
+# Also what would end a program's main thread: a consumer is not the main thread's.
+_WHATEVER_A_CONSUMER_RAISES = (Exception, SystemExit, KeyboardInterrupt)
+
 
 class Consumer(Protocol):
     """Whoever is handed batches of records, on the receiver's thread."""
@@ -84,7 +87,7 @@ class _Failures:
 
     def to_error(self) -> ConsumerError:
         message = (
-            f"{self.who} failed on {self.records} records, first on one of tap {self.tap!r}: "
+            f"{self.who} failed on {_records(self.records)}, first on one of tap {self.tap!r}: "
             f"{type(self.error).__name__}: {self.error}"
         )
         error = ConsumerError(message, tap=self.tap, failures=self.records)
@@ -129,14 +132,14 @@ class _Hub:
                 continue
             try:
                 listener.consumer.consume(wanted)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a consumer does, the receiver goes on
+            except _WHATEVER_A_CONSUMER_RAISES as error:
                 self._note(id(listener.consumer), type(listener.consumer).__name__, error, wanted)
 
     def _call_functions(self, batch: Batch) -> None:
         for function, group in batch.function_calls():
             try:
                 function(next(group.records()))
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - see above
+            except _WHATEVER_A_CONSUMER_RAISES as error:
                 self._note(function, f"the function {function.name!r}", error, Batch([group], 1))
 
     def _note(self, key: Any, who: str, error: BaseException, batch: Batch) -> None:
@@ -249,9 +252,9 @@ def barrier(timeout: float | None = None) -> None:
     where = ", ".join(f"{n} from device {d}" for d, n in sorted(missing.items()))
     total = sum(missing.values())
     if hub.queue.failure is not None:
-        message = f"the receiver has ended ({hub.queue.failure!r}); {total} records were not consumed: {where}"
+        message = f"the receiver has ended ({hub.queue.failure!r}); not consumed: {_records(total)}, {where}"
     else:
-        message = f"{total} records were not consumed within {timeout} s: {where}; a consumer is slow or stuck"
+        message = f"not consumed within {timeout} s: {_records(total)}, {where}; a consumer is slow or stuck"
     raise ReceiverTimeout(message, pending=total)
 
 
@@ -312,12 +315,16 @@ def raise_failures(devices: Collection[int] | None = None) -> None:
         errors = [hub.failures.pop(key).to_error() for key in keys]
     calls, hub.queue.dropped_calls = hub.queue.dropped_calls, Counter()
     if calls:
-        message = f"{calls.total()} records were dropped, because the queue was full or broken: {dict(calls)}"
+        message = f"dropped because the queue was full or broken: {_records(calls.total())}, {dict(calls)}"
         errors.append(ConsumerError(message, failures=calls.total()))
     if errors:
         for other in errors[1:]:
             errors[0].add_note(str(other))
         raise errors[0]
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count} records"
 
 
 def _forget_in_child() -> None:

@@ -35,7 +35,8 @@ def barrier_wait(timeout: float | None = None) -> None:
     Raises:
         ReceiverTimeout: the time was up; the message says how many records of which device are missing.
         ConsumerError: a function given to ``id_tap`` raised since this was last asked; or this was called while
-            tracing, or by a consumer, which would wait for itself.
+            tracing, where there is nothing to wait for yet, or by a consumer, which would wait for itself. (In a
+            function under an eager ``vmap`` or ``grad`` it works: what came before it there has run.)
 
     Example:
         >>> import jax, tracerec
@@ -73,7 +74,7 @@ def outfeed_receiver(
     Raises:
         ValueError: both backends and devices were given.
         ReceiverTimeout: at the end: records are missing; the message says how many of which device.
-        ConsumerError: at the end: a function given to ``id_tap`` raised.
+        ConsumerError: at the end: a function given to ``id_tap`` raised. At the beginning: called while tracing.
 
     Example:
         >>> import jax, tracerec
@@ -85,6 +86,7 @@ def outfeed_receiver(
     if backends is not None and devices is not None:
         message = f"outfeed_receiver {receiver_name!r}: give backends or devices, not both"
         raise ValueError(message)
+    _refuse_while_tracing("outfeed_receiver")
     wanted = _device_ids(backends, devices)
     hub.start()
     try:
