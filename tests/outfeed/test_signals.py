@@ -162,6 +162,72 @@ except SystemExit as error:
     assert end[1] == "143"
 
 
+def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    """Calls that C code makes leave no moment between them: who insists ends the one that runs, as XLA's error."""
+    done = run_watched(
+        tmp_path,
+        LONG_CALLS.format(call="pass")
+        + """
+def insist():
+    for _ in range(3):
+        time.sleep(1.2)
+        os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=insist, daemon=True).start()
+try:
+    print(len(list(map(long, range(3000)))))
+except BaseException as error:
+    print(type(error).__name__, "KeyboardInterrupt" in str(error) or type(error) is KeyboardInterrupt, flush=True)
+os._exit(0)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "True"
+
+
+def test_a_signal_in_a_callback_within_a_users_callback_is_no_error_of_the_computation(tmp_path: Path) -> None:
+    """The outermost call is waited for."""
+    done = run_watched(
+        tmp_path,
+        LONG_CALLS.format(call="pass")
+        + """
+def inner(x):
+    return np.asarray(long(x))
+@jax.jit
+def outer(x):
+    return jax.experimental.io_callback(inner, jax.ShapeDtypeStruct((), jnp.int32), x)
+import jax.experimental
+threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    while True:
+        outer(jnp.int32(0)).block_until_ready()
+except BaseException as error:
+    print(type(error).__name__, flush=True)
+os._exit(0)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["KeyboardInterrupt"]
+
+
+def test_a_forked_child_ends_at_sigterm_as_ever(tmp_path: Path) -> None:
+    """The handler is the parent's: it has recordings to close."""
+    done = run_watched(
+        tmp_path,
+        """
+rec = tracerec.record(path)
+child = os.fork()
+if child == 0:
+    time.sleep(30)
+    os._exit(0)
+time.sleep(0.2)
+os.kill(child, signal.SIGTERM)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["-15"]
+
+
 def test_a_signal_comes_through_where_a_debugger_traces(tmp_path: Path) -> None:
     """The program's own tracer stays, and the signal is not lost."""
     done = run_watched(

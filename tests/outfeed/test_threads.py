@@ -182,7 +182,7 @@ print("grown", {name: (n, counts[1][name]) for name, n in counts[0].items() if c
 
 MANY = """
 from pathlib import Path
-from tracerec import sealing
+from tracerec import sealer, sealing
 def one(number):
     path = f"{sys.argv[1]}-{number}.h5"
     with tracerec.record(path):
@@ -203,7 +203,7 @@ def test_recordings_opened_and_closed_200_times_leave_no_thread_and_no_open_file
         MANY
         + """
 first = [one(i) for i in range(20)]
-sealing.seal_in_process_of_its_own = sealing.seal
+sealer.Sealer.finish = lambda _, order: sealing.seal(order)
 rest = [one(i) for i in range(20, 200)]
 print(first[1] == first[-1], rest[1] == rest[-1], len(tracerec.recording._open_recordings))
 assert not tracerec.outfeed.listening()
@@ -242,7 +242,7 @@ def test_a_stuck_consumer_is_told_of_by_device_and_count() -> None:
     )
     jax.jit(tapped)(jax.numpy.arange(4)).block_until_ready()
     try:
-        with pytest.raises(ReceiverTimeout, match=r"4 records .*: 1 from device 0, 1 from device 1, .* device 3") as e:
+        with pytest.raises(ReceiverTimeout, match=r"4 records, 1 from device 0, 1 from device 1, .* device 3") as e:
             tracerec.barrier_wait(timeout=0.2)
         assert e.value.pending == 4
     finally:

@@ -254,6 +254,86 @@ def test_barrier_wait_is_refused_while_tracing() -> None:
         jax.jit(lambda x: (tracerec.barrier_wait(), x)[1])(1.0)
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_numbers_inside_containers_are_those_of_each_call(wrap: Any) -> None:
+    """Containers are rebuilt with the numbers that came along; nothing is remembered from another call."""
+    log = Log()
+
+    def function(x: Any, i: Any) -> Any:
+        return tracerec.id_tap(log, x, opts={"i": i, "name": "n"}, pair=(i, [i + 1]), fixed=("a", ["b", None]))
+
+    function = wrap(function)
+    for i in range(3):
+        function(1.0, i)
+    tracerec.barrier_wait()
+    assert [kwargs["opts"] for _, kwargs in log.calls] == [{"i": i, "name": "n"} for i in range(3)]
+    assert [kwargs["pair"] for _, kwargs in log.calls] == [(i, [i + 1]) for i in range(3)]
+    assert {repr(kwargs["fixed"]) for _, kwargs in log.calls} == {"('a', ['b', None])"}
+
+
+def test_a_container_that_is_changed_after_the_call_arrives_as_it_was() -> None:
+    """A kwarg is what it was at the tap."""
+    log = Log()
+    names = ["a"]
+    tracerec.id_tap(log, 1.0, names=names)
+    names.append("b")
+    tracerec.barrier_wait()
+    assert log.calls[0][1]["names"] == ["a"]
+
+
+@pytest.mark.parametrize("name", ["transforms", "transform_params", "batch_dims", "where", "logical_shapes"])
+def test_kwargs_that_tell_of_transformations_are_refused_by_name(name: str) -> None:
+    """They would collide once there is a transformation."""
+    with pytest.raises(TapError, match=f"id_tap: {name}= is what the function is told"):
+        tracerec.id_tap(Log(), 1.0, **{name: "x"})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (0.0, -0.0),
+        (1, True, 1.0),
+        ((1,), (True,), (1.0,)),
+        (frozenset([1]), frozenset([True])),
+        ((0.0, (1,)), (-0.0, (1,)), (0.0, (True,))),
+    ],
+)
+def test_partials_of_equal_but_different_values_are_told_apart(values: tuple[Any, ...]) -> None:
+    """What arrives is what the partial holds."""
+    got: list[str] = []
+
+    def consumer(held: Any, _: Any) -> None:
+        got.append(repr(held))
+
+    for value in values:
+        tracerec.id_tap(partial(consumer, value), 1.0)
+    tracerec.barrier_wait()
+    assert got == [repr(value) for value in values]
+
+
+def test_what_the_body_of_a_receiver_raised_goes_before_what_a_consumer_did() -> None:
+    """The consumer's error is in its notes."""
+
+    def bad(_: Any) -> None:
+        raise KeyError
+
+    with pytest.raises(KeyboardInterrupt) as caught, tracerec.outfeed_receiver():  # noqa: PT012
+        tracerec.id_tap(bad, 1.0)
+        raise KeyboardInterrupt
+    assert "bad' failed on 1 record" in caught.value.__notes__[0]
+    tracerec.barrier_wait()
+
+
+def test_failures_of_values_without_a_device_are_every_receivers() -> None:
+    """A Python scalar lies on none."""
+
+    def bad(_: Any) -> None:
+        raise KeyError
+
+    with pytest.raises(ConsumerError, match="bad"), tracerec.outfeed_receiver(backends="cpu"):
+        tracerec.id_tap(bad, 1.0)
+
+
 def test_a_receiver_is_refused_while_tracing() -> None:
     """It would end before anything inside it runs."""
 
@@ -265,7 +345,14 @@ def test_a_receiver_is_refused_while_tracing() -> None:
         jax.jit(function)(1.0)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+class Unprintable(Exception):
+    """An error whose text raises."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit, BaseException, Unprintable])
 def test_a_consumer_that_raises_what_ends_programs_ends_neither_program_nor_receiver(
     error: type[BaseException],
 ) -> None:

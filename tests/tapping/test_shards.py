@@ -165,3 +165,17 @@ def test_the_result_of_a_sharded_tap_keeps_its_sharding() -> None:
     for function in (gather, local):
         result = function(array)
         assert result.sharding.is_equivalent_to(array.sharding, 2)
+
+
+@pytest.mark.parametrize("shards", ["auto", "local", "gather"])
+def test_an_eager_tap_of_leaves_on_different_devices_is_gathered(shards: Any) -> None:
+    """They have no shards in common; the record has all of each."""
+    devices = jax.devices()
+    meshes = [jax.sharding.Mesh(np.array(devices[n : n + 2]), ("a",)) for n in (0, 2)]
+    tree = {
+        name: jax.device_put(np.arange(40_000.0) + n, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("a")))
+        for n, (name, mesh) in enumerate(zip("pq", meshes, strict=True))
+    }
+    (record,) = records_of(lambda: tracerec.tap(tree, "x", shards=shards))
+    for n, name in enumerate("pq"):
+        np.testing.assert_array_equal(record.value[name], np.arange(40_000.0) + n)

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
     from tracerec.model import Record, Site
 
-__all__ = ["HostFunction", "transform_kwargs"]
+__all__ = ["TRANSFORM_KWARGS", "HostFunction", "transform_kwargs"]
+
+TRANSFORM_KWARGS = frozenset({"transforms", "batch_dims", "logical_shapes", "where", "transform_params"})
+"""The names of what `transform_kwargs` gives."""
 
 
 class HostFunction:
@@ -107,8 +110,18 @@ def _key_of(value: Any) -> Any:
         hash(value)
     except TypeError:
         return ("object", _Identity(value))
-    # 1, 1.0 and True are equal and do not do the same
-    return (type(value), value)
+    return (type(value), _exact(value))
+
+
+def _exact(value: Any) -> Any:
+    """Returns something that tells apart what is equal and does not do the same: 1, 1.0 and True; 0.0 and -0.0."""
+    if isinstance(value, (float, complex)):
+        return repr(value)
+    if isinstance(value, tuple):
+        return tuple(map(_key_of, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if isinstance(value, frozenset):
+        return frozenset(map(_key_of, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return value
 
 
 class _Identity:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tracerec.errors import ConsumerError, ReceiverTimeout
 from tracerec.outfeed import signals
-from tracerec.outfeed.batch import Batch, Batcher
+from tracerec.outfeed.batch import UNKNOWN_DEVICE, Batch, Batcher
 from tracerec.outfeed.queue import Emitter, QueueOptions, RecordQueue
 
 if TYPE_CHECKING:
@@ -40,9 +40,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger("tracerec")
-
-# Also what would end a program's main thread: a consumer is not the main thread's.
-_WHATEVER_A_CONSUMER_RAISES = (Exception, SystemExit, KeyboardInterrupt)
 
 
 class Consumer(Protocol):
@@ -87,8 +84,7 @@ class _Failures:
 
     def to_error(self) -> ConsumerError:
         message = (
-            f"{self.who} failed on {_records(self.records)}, first on one of tap {self.tap!r}: "
-            f"{type(self.error).__name__}: {self.error}"
+            f"{self.who} failed on {_records(self.records)}, first on one of tap {self.tap!r}: {_text(self.error)}"
         )
         error = ConsumerError(message, tap=self.tap, failures=self.records)
         error.__cause__ = self.error
@@ -132,14 +128,14 @@ class _Hub:
                 continue
             try:
                 listener.consumer.consume(wanted)
-            except _WHATEVER_A_CONSUMER_RAISES as error:
+            except BaseException as error:  # noqa: BLE001 - whatever a consumer does, the receiver goes on
                 self._note(id(listener.consumer), type(listener.consumer).__name__, error, wanted)
 
     def _call_functions(self, batch: Batch) -> None:
         for function, group in batch.function_calls():
             try:
                 function(next(group.records()))
-            except _WHATEVER_A_CONSUMER_RAISES as error:
+            except BaseException as error:  # noqa: BLE001 - see above
                 self._note(function, f"the function {function.name!r}", error, Batch([group], 1))
 
     def _note(self, key: Any, who: str, error: BaseException, batch: Batch) -> None:
@@ -310,7 +306,7 @@ def raise_failures(devices: Collection[int] | None = None) -> None:
             key
             for key, known in hub.failures.items()
             # the failures of recorders, which have a number for a key, are raised when they are removed
-            if not isinstance(key, int) and (devices is None or known.devices & set(devices))
+            if not isinstance(key, int) and (devices is None or known.devices & {UNKNOWN_DEVICE, *devices})
         ]
         errors = [hub.failures.pop(key).to_error() for key in keys]
     calls, hub.queue.dropped_calls = hub.queue.dropped_calls, Counter()
@@ -321,6 +317,13 @@ def raise_failures(devices: Collection[int] | None = None) -> None:
         for other in errors[1:]:
             errors[0].add_note(str(other))
         raise errors[0]
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - an error of the user's whose text is broken is told all the same
+        return type(error).__name__
 
 
 def _records(count: int) -> str:

@@ -73,7 +73,8 @@ def outfeed_receiver(
 
     Raises:
         ValueError: both backends and devices were given.
-        ReceiverTimeout: at the end: records are missing; the message says how many of which device.
+        ReceiverTimeout: at the end: records are missing; the message says how many of which device. (What the body
+            raised goes before this and the next; they are then among its notes.)
         ConsumerError: at the end: a function given to ``id_tap`` raised. At the beginning: called while tracing.
 
     Example:
@@ -91,13 +92,23 @@ def outfeed_receiver(
     hub.start()
     try:
         yield
-    finally:
+    except BaseException as error:
+        # What the body raised goes on, and says what else went wrong.
         try:
-            _wait(timeout_sec)
-        except ReceiverTimeout as error:
-            message = f"outfeed_receiver {receiver_name!r}: {error}"
-            raise ReceiverTimeout(message, pending=error.pending) from None
-        hub.raise_failures(wanted)
+            _end(receiver_name, timeout_sec, wanted)
+        except (ReceiverTimeout, ConsumerError) as other:
+            error.add_note(str(other))
+        raise
+    _end(receiver_name, timeout_sec, wanted)
+
+
+def _end(name: str, timeout: float, devices: Collection[int] | None) -> None:
+    try:
+        _wait(timeout)
+    except ReceiverTimeout as error:
+        message = f"outfeed_receiver {name!r}: {error}"
+        raise ReceiverTimeout(message, pending=error.pending) from None
+    hub.raise_failures(devices)
 
 
 def start_default_receiver() -> None:

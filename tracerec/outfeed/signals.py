@@ -4,6 +4,11 @@ An exception raised there would become XLA's: the user's call would end in a ``J
 be lost. So it is raised in the function that made the call, once the call has ended: where Python raises it when no
 callback runs. For that the function is traced (`sys.settrace`) until then; where something else traces the program,
 such as a debugger, the signal is sent again a moment later, until it finds the program outside of a callback.
+
+A second signal, after a second or more, does not wait: it ends the call, as an error of XLA's. So can a program be
+ended whose call is very long, or one of many that a function in C makes, such as `map`, between which no Python runs.
+
+In a forked child the handlers are the defaults again: its recordings are the parent's.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -20,6 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["ignore_termination", "install"]
 
 _RETRY_SECONDS = 0.005
+
+# Who sends the signal again after so long does not want to wait for the call to end.
+_INSIST_SECONDS = 1.0
+
+_waits_since: float | None = None
 
 # JAX's function around every host callback (jax.interpreters.mlir.emit_python_callback)
 _CALLBACK = "_wrapped_callback"
@@ -48,7 +59,8 @@ def ignore_termination() -> None:
 
 def _handle(number: int, frame: FrameType | None) -> None:
     callback = _callback_around(frame)
-    if callback is None:
+    insists = _waits_since is not None and time.monotonic() - _waits_since > _INSIST_SECONDS
+    if callback is None or insists:
         _end(number, frame)
     elif sys.gettrace() is None and (caller := _caller(callback)) is not None:
         _end_later(number, caller)
@@ -67,12 +79,16 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 def _end_later(number: int, caller: FrameType) -> None:
     """Ends the program at the next line of a function that is running, or when it returns or is raised through."""
+    global _waits_since  # noqa: PLW0603 - there is one main thread
 
     def end(frame: FrameType, _event: str, _argument: Any) -> Any:
+        global _waits_since  # noqa: PLW0603
+        _waits_since = None
         sys.settrace(None)
         frame.f_trace = None
         _end(number, frame)
 
+    _waits_since = time.monotonic()
     caller.f_trace = end
     sys.settrace(_trace_nothing)
 
@@ -82,9 +98,13 @@ def _trace_nothing(_frame: FrameType, _event: str, _argument: Any) -> None:
 
 
 def _callback_around(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and frame.f_code.co_name != _CALLBACK:
+    """Returns the outermost callback: a user's own may have called JAX again."""
+    found = None
+    while frame is not None:
+        if frame.f_code.co_name == _CALLBACK:
+            found = frame
         frame = frame.f_back
-    return frame
+    return found
 
 
 def _caller(callback: FrameType) -> FrameType | None:
@@ -93,3 +113,14 @@ def _caller(callback: FrameType) -> FrameType | None:
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _JAX:
         frame = frame.f_back
     return frame
+
+
+def _forget_in_child() -> None:
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number, default in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+        if signal.getsignal(number) is _handle:
+            signal.signal(number, default)
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

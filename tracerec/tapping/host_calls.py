@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import sys
 import threading
@@ -12,7 +13,7 @@ import jax
 import numpy as np
 
 from tracerec.errors import TapError
-from tracerec.outfeed.functions import HostFunction
+from tracerec.outfeed.functions import TRANSFORM_KWARGS, HostFunction
 from tracerec.outfeed.receiver import start_default_receiver
 from tracerec.tapping.calls import TapOptions, tap_tree
 from tracerec.tapping.context import in_scope_kwargs, is_disabled
@@ -51,7 +52,8 @@ def id_tap(func: Callable[..., Any], *args: Any, result: Any = None, **kwargs: A
         cotangents are to be seen.
 
     Raises:
-        TapError: the function cannot be called, or a kwarg is of a kind that cannot be passed on.
+        TapError: the function cannot be called, or a kwarg is of a kind that cannot be passed on, or has a name by
+            which the function is told of transformations.
 
     Example:
         >>> import jax, tracerec
@@ -66,10 +68,14 @@ def id_tap(func: Callable[..., Any], *args: Any, result: Any = None, **kwargs: A
         raise TapError(message)
     if is_disabled():
         return _returned(args, result)
-    start_default_receiver()
     kwargs = in_scope_kwargs(kwargs)
+    for name in TRANSFORM_KWARGS & kwargs.keys():
+        message = f"id_tap: {name}= is what the function is told of transformations; give the kwarg another name"
+        raise TapError(message)
+    start_default_receiver()
     rebuild = _Rebuild(jax.tree_util.tree_structure(args))
-    function = HostFunction(func, rebuild, {k: v for k, v in kwargs.items() if _is_static(v)})
+    static = {name: copied for name, value in kwargs.items() if (copied := _copied(value)) is not _DYNAMIC}
+    function = HostFunction(func, rebuild, static)
     options = TapOptions(function=function)
     tapped = tap_tree(args, f"id_tap {function.name}", kwargs, options)
     return _returned(tapped, result)
@@ -137,8 +143,18 @@ def _text(value: Any) -> str:
     return str(value.item()) if isinstance(value, np.generic) else str(value)
 
 
-def _is_static(value: Any) -> bool:
-    return not isinstance(value, (jax.Array, np.ndarray, np.number, int, float, complex)) or isinstance(value, bool)
+_DYNAMIC = object()
+
+
+def _copied(value: Any) -> Any:
+    """Returns a static kwarg as the user passed it, containers copied; `_DYNAMIC` when there is a number in it."""
+    if isinstance(value, (list, tuple, dict)):
+        items: list[Any] = [_copied(x) for x in (value.values() if isinstance(value, dict) else value)]
+        if type(value) not in (list, tuple, dict) or any(item is _DYNAMIC for item in items):
+            return _DYNAMIC
+        return dict(zip(value, items, strict=True)) if isinstance(value, dict) else type(value)(items)
+    fixed = value is None or isinstance(value, (bool, str, bytes, enum.Enum))
+    return value if fixed else _DYNAMIC
 
 
 def _returned(args: tuple[Any, ...], result: Any) -> Any:

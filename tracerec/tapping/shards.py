@@ -54,8 +54,11 @@ def records_shards(spec: TapSpec, leaves: Any) -> bool:
 
     Args:
         spec: the tap's parameter.
-        leaves: anything with a shape and a dtype for each leaf.
+        leaves: anything with a shape and a dtype for each leaf. Eager leaves that lie on different sets of devices
+            have no shards in common: they are gathered.
     """
+    if len({frozenset(x.devices()) for x in leaves if isinstance(x, jax.Array) and len(x.devices()) > 1}) > 1:
+        return False
     if spec.shards != "auto":
         return spec.shards == "local"
     return sum(math.prod(np.shape(x)) * _itemsize(x) for x in leaves) > _GATHER_BYTES
