@@ -68,8 +68,9 @@ class Transform:
             to the array as it was at this level of a nest.
         kwarg_dims: batch only: the same for each column.
         axis_name: batch only: the name given to ``jax.vmap``, if any.
-        lanes_may_be_invalid: batch only: the tap is in a branch or loop whose predicate is batched, so lanes that
-            did not take it are there too, and nothing says which.
+        lanes_may_be_invalid: the tap is in a branch or loop whose predicate is batched, so lanes that did not take it
+            are there too, and nothing says which. Of a batch; of a mask where the tap is in a rule of
+            ``jax.custom_batching``, whose record may be of such a lane alone.
 
     Example:
         >>> Transform("batch", size=8, dims=(0,)).dims
@@ -315,12 +316,14 @@ class Record:
         row: the record's row of the index table, a scalar of `INDEX_DTYPE`.
         arrays: one array a leaf of ``site.leaves``, read-only when they come live from a computation.
         numbers: one value a column of ``site.columns``.
+        attempt: which process's turn at the recording it is of, from 0.
     """
 
     site: Site
     row: Any
     arrays: tuple[np.ndarray, ...]
     numbers: tuple[Any, ...]
+    attempt: int = 0
 
     @property
     def tap(self) -> str:

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.custom_batching import custom_vmap, sequential_vmap
+from jax.sharding import Mesh, PartitionSpec
 
 import tracerec
 from tests.support import records_of
@@ -215,6 +217,223 @@ def test_the_mark_of_a_loop_does_not_depend_on_what_was_traced_before() -> None:
         apart = records_of(loop(lambda c: c[0] < c[2]), n, X)
         assert {r.site.lanes_may_be_invalid for r in alike} == {False}
         assert {r.site.lanes_may_be_invalid for r in apart} == {True}
+
+
+@jax.custom_vjp
+def backward(x: Any) -> Any:
+    """x^2. Its rules have the only taps, so nothing is to be seen of them until something differentiates it."""
+    return x * x
+
+
+backward.defvjp(lambda x: (tracerec.tap(x * x, "fwd"), x), lambda x, ct: (tracerec.tap(ct * x * 2.0, "bwd"),))
+
+
+@jax.custom_jvp
+def forward(x: Any) -> Any:
+    """x^2, the same by a forward rule."""
+    return x * x
+
+
+@forward.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x,), (t,) = primals, tangents
+    return tracerec.tap(x * x, "p"), tracerec.tap(t * x * 2.0, "t")
+
+
+def chosen(function: Any) -> Any:
+    """The function for positive lanes."""
+    return lambda x: lax.cond(x > 0, function, lambda x: x, x)
+
+
+def twice(function: Any) -> Any:
+    """The function in a loop."""
+    return lambda x: lax.scan(lambda c, _: (function(c), None), x, None, length=2)[0]
+
+
+SIGNS = np.array([1.0, -2.0, 3.0], np.float32)
+
+AROUND_RULES = {
+    "cond": chosen,
+    "switch": lambda f: lambda x: lax.switch(jnp.int32(x > 0), [lambda x: x, f], x),
+    "cond of jit": lambda f: chosen(jax.jit(f)),
+    "cond of checkpoint": lambda f: chosen(jax.checkpoint(f)),
+    "cond of scan": lambda f: chosen(twice(f)),
+    "cond of cond": lambda f: chosen(chosen(f)),
+    "cond of vmap": lambda f: chosen(lambda x: jax.vmap(f)(jnp.stack([x, x])).sum()),
+    "jit of cond": lambda f: jax.jit(chosen(f)),
+    "checkpoint of cond": lambda f: jax.checkpoint(chosen(f)),
+    "scan of cond": lambda f: twice(chosen(f)),
+    "vmap of cond": lambda f: lambda x: jax.vmap(chosen(f))(jnp.stack([x, x])).sum(),
+}
+
+AROUND_RULES_OF_ALL = {
+    "nothing": lambda f: f,
+    "jit": jax.jit,
+    "cond, one predicate": lambda f: lambda x: lax.cond(SIGNS[0] > 0, f, lambda x: x, x),
+    "beside a cond": lambda f: lambda x: chosen(lambda x: x * 3.0)(x) + f(x),
+    "behind a cond": lambda f: lambda x: f(chosen(lambda x: x * 3.0)(x)),
+}
+
+RULES = pytest.mark.parametrize("function", [backward, forward], ids=["vjp", "jvp"])
+EAGER_AND_JIT = pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+
+
+def marks_of_grad(function: Any) -> set[bool]:
+    """Whether the records of a vmapped function, differentiated from outside, are marked; none has a mask."""
+    records = records_of(jax.jit(jax.grad(lambda x: jax.vmap(function)(x).sum())), SIGNS)
+    assert len({record.tap for record in records}) == 2
+    assert all(record.where is None for record in records)
+    return {record.site.lanes_may_be_invalid for record in records}
+
+
+@RULES
+@pytest.mark.parametrize("around", AROUND_RULES)
+def test_rules_that_are_batched_late_are_marked(around: str, function: Any) -> None:
+    """JAX batches them when the vmapped function is differentiated, long after the branch they are in."""
+    assert marks_of_grad(AROUND_RULES[around](function)) == {True}
+
+
+@RULES
+@pytest.mark.parametrize("around", AROUND_RULES_OF_ALL)
+def test_rules_that_run_for_all_lanes_are_not_marked(around: str, function: Any) -> None:
+    """The mark is that of the branch, not of the vmap."""
+    assert marks_of_grad(AROUND_RULES_OF_ALL[around](function)) == {False}
+
+
+@pytest.mark.parametrize(("limit", "marked"), [(jnp.abs, True), (lambda _: 2.0, False)], ids=["apart", "alike"])
+def test_rules_in_a_vmapped_while(limit: Any, *, marked: bool) -> None:
+    """Differentiated forward: a while has no other way."""
+
+    def function(x: Any) -> Any:
+        condition = lambda c: c[0] < limit(c[2])  # noqa: E731
+        return lax.while_loop(condition, lambda c: (c[0] + 1.0, forward(c[1]), c[2]), (0.0, x, x))[1]
+
+    records = records_of(lambda x: jax.jvp(jax.vmap(function), (x,), (x,)), SIGNS)
+    assert {r.tap for r in records} == {"p", "t"}
+    assert {r.site.lanes_may_be_invalid for r in records} == {marked}
+
+
+def between_levels(function: Any) -> Any:
+    """An inner vmap with a mask of its own, under something that knows of no mask."""
+    return function(jax.vmap(chosen(lambda x: tracerec.tap(x, "u"))))
+
+
+LEVELS = {
+    "jit": between_levels(lambda f: lambda p, xs: lax.cond(p, jax.jit(f), lambda xs: xs, xs)),
+    "scan": between_levels(lambda f: lambda p, xs: lax.cond(p, twice(f), lambda xs: xs, xs)),
+    "while": between_levels(
+        lambda f: lambda p, xs: lax.while_loop(lambda c: c[0] < p, lambda c: (c[0] + 1, f(c[1])), (0, xs))[1]
+    ),
+    "sequential_vmap": between_levels(lambda f: lambda p, xs: lax.cond(p, sequential_vmap(f), lambda xs: xs, xs)),
+}
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_the_mask_of_an_inner_level_does_not_hide_that_of_an_outer_one(name: str) -> None:
+    """The outer lanes are not known, although the record has a mask for the inner ones."""
+    records = records_of(jax.vmap(LEVELS[name]), jnp.array([1, 0]), jnp.stack([SIGNS, SIGNS]))
+    assert records
+    assert all(r.where is not None and r.site.lanes_may_be_invalid for r in records)
+
+
+def seen(x: Any) -> Any:
+    """The simplest tap."""
+    return tracerec.tap(x * 2.0, "seq")
+
+
+@custom_vmap
+def batched_by_hand(x: Any) -> Any:
+    """A function with a rule of its own for vmap, which calls one that has rules for grad."""
+    return x * x
+
+
+@batched_by_hand.def_vmap
+def _(_size: int, in_batched: list[bool], x: Any) -> Any:
+    return backward(x), in_batched[0]
+
+
+CUSTOM_BATCHING = {
+    "sequential": jax.vmap(chosen(sequential_vmap(seen))),
+    "of jit": jax.vmap(chosen(sequential_vmap(jax.jit(seen)))),
+    "in jit": jax.vmap(chosen(jax.jit(sequential_vmap(seen)))),
+    "in scan": jax.vmap(chosen(twice(sequential_vmap(seen)))),
+    "in while": jax.vmap(
+        lambda x: lax.while_loop(lambda c: c < x, lambda c: c + 1.0 + 0 * sequential_vmap(seen)(c), 0.0)
+    ),
+    "no lanes": jax.vmap(chosen(lambda x: x + sequential_vmap(seen)(jnp.float32(3.0)))),
+    "predicates of both levels": lambda x: jax.vmap(jax.vmap(chosen(sequential_vmap(seen))))(jnp.stack([x, x])),
+    "predicates of outer lanes": jax.vmap(
+        lambda p: jax.vmap(lambda x: lax.cond(p > 0, sequential_vmap(seen), lambda x: x, x))(SIGNS)
+    ),
+    "vmap of jvp": jax.vmap(lambda x: jax.jvp(chosen(sequential_vmap(seen)), (x,), (x,))),
+    "jvp of vmap": lambda x: jax.jvp(jax.vmap(chosen(sequential_vmap(seen))), (x,), (x,)),
+    "jvp of vmap, custom_jvp": lambda x: jax.jvp(jax.vmap(chosen(sequential_vmap(forward))), (x,), (x,)),
+    "grad of vmap, custom_vjp": jax.grad(lambda x: jax.vmap(chosen(batched_by_hand))(x).sum()),
+}
+
+
+@EAGER_AND_JIT
+@pytest.mark.parametrize("name", CUSTOM_BATCHING)
+def test_rules_of_custom_batching_are_marked(name: str, wrap: Any) -> None:
+    """They run for lanes that do not count, and have no batch that could say so."""
+    records = records_of(wrap(CUSTOM_BATCHING[name]), SIGNS)
+    assert records
+    assert all(r.site.lanes_may_be_invalid for r in records)
+
+
+def test_rules_of_custom_batching_are_plain_elsewhere() -> None:
+    """Outside of branches, in one that all lanes take, and where the user says which lanes count."""
+    everywhere = lambda x: sequential_vmap(seen)(x) + lax.cond(SIGNS[0] > 0, sequential_vmap(seen), lambda x: x, x)  # noqa: E731
+    assert {r.site.transform_names for r in records_of(jax.vmap(everywhere), SIGNS)} == {()}
+    told = sequential_vmap(lambda p, x: tracerec.tap(x, "told", where=p))
+    records = records_of(jax.vmap(lambda x: lax.cond(x > 0, told, lambda _, x: x, x > 0, x)), SIGNS)
+    assert [bool(r.where) for r in records] == [True, False, True]
+    assert not any(r.site.lanes_may_be_invalid for r in records)
+
+
+def test_marked_records_without_a_batch_never_reach_statistics(tmp_path: Any) -> None:
+    """-4 is a value that the program never has; the raw tap has it."""
+    with tracerec.record(tmp_path / "run.h5"):
+        jax.vmap(chosen(sequential_vmap(seen)))(SIGNS)
+    with tracerec.open(tmp_path / "run.h5") as trace:
+        assert trace.to_pandas()["min"].isna().all()
+        assert trace["seq"].raw.to_pandas()["min"].min() == -4.0
+
+
+def test_lanes_that_shard_map_spreads_over_devices_are_marked() -> None:
+    """shard_map makes an axis of its own for the lanes of one device."""
+    mesh = Mesh(np.array(jax.devices()[:2]), ("x",))
+    spread = jax.shard_map(add_one, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)
+    for function in (chosen(spread), lambda x: lax.while_loop(lambda c: c < x, spread, 0.0)):
+        records = records_of(jax.jit(jax.vmap(function, spmd_axis_name="x")), jnp.array([1.0, 2.0]))
+        assert records
+        assert all(r.site.lanes_may_be_invalid for r in records)
+    (plain,) = {r.site.lanes_may_be_invalid for r in records_of(jax.jit(jax.vmap(spread, spmd_axis_name="x")), X[:2])}
+    assert not plain
+
+
+LEAK_CHECKED = {
+    "vmap": jax.vmap(seen),
+    "vmap of vmap": lambda x: jax.vmap(jax.vmap(seen))(x[None]),
+    "cond": jax.vmap(chosen(seen)),
+    "cond of cond": jax.vmap(chosen(chosen(seen))),
+    "cond of jit": jax.vmap(chosen(jax.jit(seen))),
+    "switch": jax.vmap(lambda x: lax.switch(jnp.int32(x > 0), [seen, lambda x: x], x)),
+    "while, together": jax.vmap(lambda x: lax.fori_loop(0, 2, lambda _, c: seen(c), x)),
+    "while": jax.vmap(lambda x: lax.while_loop(lambda c: c < x, add_one, 0.0)),
+    "scan": lambda x: lax.scan(lambda c, _: (jax.vmap(seen)(c), None), x, None, length=2)[0],
+    "sequential_vmap": jax.vmap(chosen(sequential_vmap(seen))),
+    "grad": jax.grad(lambda x: jax.vmap(chosen(seen))(x).sum()),
+    "custom_vjp": jax.grad(lambda x: jax.vmap(chosen(backward))(x).sum()),
+}
+
+
+@EAGER_AND_JIT
+@pytest.mark.parametrize("name", LEAK_CHECKED)
+def test_taps_keep_no_tracer_alive(name: str, wrap: Any) -> None:
+    """JAX's own check, which looks at all that refers to a tracer when its trace is over."""
+    with jax.checking_leaks():
+        assert records_of(wrap(LEAK_CHECKED[name]), SIGNS)
 
 
 @pytest.mark.parametrize("where", [1, "yes", np.array([True, False]), np.float32(1)])

@@ -80,7 +80,7 @@ def transform_kwargs(record: Record) -> dict[str, Any]:
     batches = [t for t in site.transforms if t.name == "batch"]
     if batches:
         out["batch_dims"] = batches[-1].dims
-    if any(t.name == "mask" for t in site.transforms):
+    if site.column("extent") is not None:
         out["logical_shapes"] = tuple(record.logical_shape(i) for i in range(len(site.leaves)))
     if record.where is not None:
         out["where"] = record.where

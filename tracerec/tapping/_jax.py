@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
 import numpy as np
 
-# Two names of ``jax._src``. Primitives whose lowering is told the devices of the program: without it a record could not
+# Names of ``jax._src``. Primitives whose lowering is told the devices of the program: without it a record could not
 # say on which device its data lived. And the tokens by which jax.effects_barrier waits: they are kept for each thread
 # apart, so that what one thread dispatched cannot be waited for by another. No public way exists for either.
 from jax._src.dispatch import RuntimeTokenSet, prim_requires_devices_during_lowering
 
-# Public, not yet documented as stable: primitives and jaxpr types (jax.extend.core), MLIR (jax.extend.mlir).
+# The rule by which JAX transposes a scan (`mend_transpose_of_scan`). jax.interpreters.ad does not have this table.
+from jax._src.interpreters.ad import fancy_transposes
+from jax.custom_batching import sequential_vmap
+
+# Public, not yet documented as stable: primitives and jaxpr types (jax.extend.core), the rules of custom_jvp and
+# custom_vjp as equations hold them (jax.extend.linear_util), MLIR (jax.extend.mlir).
 from jax.extend import core as jex
+from jax.extend import linear_util as lu
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 from jax.extend.mlir.dialects import stablehlo as hlo
@@ -31,8 +37,10 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 
 __all__ = [
+    "CUSTOM_VMAP",
     "DEBUG_EFFECT",
     "ORDERED_EFFECT",
+    "Branch",
     "HostCall",
     "ad",
     "batching",
@@ -46,8 +54,10 @@ __all__ = [
     "is_key_dtype",
     "is_tracer",
     "jex",
-    "lanes_that_take_this_branch",
+    "lanes_differ",
     "lower_each_call_apart",
+    "lu",
+    "mend_transpose_of_scan",
     "mlir",
     "one_each_device",
     "pe",
@@ -55,12 +65,13 @@ __all__ = [
     "program_of",
     "replicated",
     "replicated_on",
-    "runs_invalid_lanes",
     "shaped",
     "surroundings",
+    "this_branch",
     "uint32_scalar",
     "wait_for_effects",
     "wants_devices",
+    "with_lanes_that_differ",
     "wrap_batching_rule",
 ]
 
@@ -68,6 +79,9 @@ __all__ = [
 # our own would need six private registries. They are read off a public jaxpr.
 (DEBUG_EFFECT,) = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))().effects
 (ORDERED_EFFECT,) = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None, ordered=True))().effects
+
+# The primitive of jax.custom_batching, read off the same way.
+CUSTOM_VMAP: Any = jax.make_jaxpr(sequential_vmap(jax.numpy.sin))(0.0).eqns[0].primitive
 
 
 def shaped(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
@@ -107,30 +121,74 @@ def wrap_batching_rule(primitive: Any, wrapper: Any) -> None:
     batching.fancy_primitive_batchers[primitive] = partial(wrapper, rule)
 
 
-def runs_invalid_lanes() -> bool:
-    """Returns whether the batching rule that asks works on a branch or loop with a batched predicate.
+def mend_transpose_of_scan() -> None:
+    """Has JAX 0.10 transpose a scan of which a stacked output has no cotangent, as later versions do.
 
-    JAX then runs both branches for all lanes, and goes on with finished ones. The rule is not told; this looks on the
-    stack for JAX's rule of cond, and its variable that says so, and for `control_flow`'s of while. A branch that is
-    being evaluated, not batched, does not count: its taps have their mask (`lanes_that_take_this_branch`).
+    JAX drops what is not used, but for what has an effect: the tangent of a tap, in second-order differentiation.
+    Its rule then takes the shape of the whole output for that of one iteration ("Expected cotangent type float32[] but
+    got float32[3]"). To go with JAX 0.10.
     """
-    frame = inspect.currentframe()
-    callee = ""
-    while frame is not None:
-        name, local = frame.f_code.co_name, frame.f_locals
-        if name == "_cond_batching_rule" and local.get("index_dim") is not None and callee != "jaxpr_as_fun":
-            return True
-        if name == "_batch_while" and local.get("lanes_differ"):
-            return True
-        callee, frame = name, frame.f_back
-    return False
+    fancy_transposes[jax.lax.scan_p] = partial(_transpose_scan, fancy_transposes[jax.lax.scan_p])
 
 
-def lanes_that_take_this_branch() -> Any:
-    """Returns which lanes take the branch that is being evaluated, bool of ``(lanes,)``; None when not in a branch.
+def _transpose_scan(rule: Any, cts: Any, *args: Any, **params: Any) -> Any:
+    try:
+        return rule(cts, *args, **params)
+    except ValueError:
+        carry, stacked = cts[: params["num_carry"]], cts[params["num_carry"] :]
+        if not any(isinstance(ct, ad.Zero) for ct in stacked):
+            raise
+        return rule([*carry, *(_of_one_iteration(ct, params["length"]) for ct in stacked)], *args, **params)
+
+
+def _of_one_iteration(ct: Any, length: int) -> Any:
+    return ad.Zero(jex.mapped_aval(length, 0, ct.aval)) if isinstance(ct, ad.Zero) else ct
+
+
+def with_lanes_that_differ(axis: Any) -> Any:
+    """Returns the axis of a vmap, marked: lanes do not all run what is batched with it.
+
+    ``axis`` is what JAX hands to a batching rule (``AxisData``), and the rule to all that it batches, at once or
+    later: custom rules are batched only when something differentiates them. It is part of the key of JAX's caches. So
+    a mark on it reaches every tap that is inside, and no other. The mark is the class, a subclass, as equality is
+    that of the class. Wanted: a public way to tell a batching rule what its batching is for.
+    """
+    if lanes_differ(axis):
+        return dataclasses.replace(axis, before=True)
+    fields = {field.name: getattr(axis, field.name) for field in dataclasses.fields(axis)}
+    return _marked(type(axis))(**fields, before=False)
+
+
+def lanes_differ(axis: Any) -> bool:
+    """Returns whether `with_lanes_that_differ` marked the axis."""
+    return hasattr(axis, "before")
+
+
+@cache
+def _marked(kind: type) -> Any:
+    """Returns the class of marked axes. ``before``: whether it was marked already, by a loop or branch further out."""
+    return dataclasses.make_dataclass("LanesThatDiffer", [("before", bool)], bases=(kind,), frozen=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Branch:
+    """A branch of a vmapped cond with a predicate a lane, while it is evaluated.
+
+    Attributes:
+        taken: which lanes take it, bool of ``(lanes,)``.
+        certain: whether nothing further out makes lanes invalid.
+    """
+
+    taken: Any
+    certain: bool
+
+
+def this_branch() -> Branch | None:
+    """Returns the branch that is being evaluated, when a primitive's ``bind`` calls this; None when in none.
 
     When a cond's predicate is batched, JAX evaluates every branch right in its batching rule, one equation after the
-    other, with the lanes that take it in the variable ``predicate``. Called from a primitive's ``bind``.
+    other, with the lanes that take it in the variable ``predicate``. Frames are found by name, and the variables
+    of that one alone are read: reading makes a copy, which keeps tracers alive (``jax.checking_leaks``).
     """
     frame = inspect.currentframe()
     names: list[str] = []
@@ -138,13 +196,18 @@ def lanes_that_take_this_branch() -> Any:
         names.append(frame.f_code.co_name)
         if names[-1] == "_cond_batching_rule":
             direct = names[-3:] == ["eval_jaxpr", "jaxpr_as_fun", "_cond_batching_rule"]
-            return frame.f_locals.get("predicate") if direct else None
+            return _branch(frame.f_locals) if direct else None
         frame = frame.f_back
     return None
 
 
 # this function, its caller in `bind`, bind, eval_jaxpr, jaxpr_as_fun, the rule
 _FRAMES_TO_COND = 7
+
+
+def _branch(local: Any) -> Branch | None:
+    taken = local.get("predicate")
+    return None if taken is None else Branch(taken, certain=not getattr(local.get("axis_data"), "before", True))
 
 
 def is_tracer(value: Any) -> bool:

@@ -18,7 +18,7 @@ from tracerec.errors import TapError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["batching_under", "disabled", "in_scope", "in_scope_kwargs", "is_disabled", "scope"]
+__all__ = ["batching_under", "disabled", "in_scope", "in_scope_kwargs", "is_batching_under", "is_disabled", "scope"]
 
 _context = jax.make_user_context(default_value=None)
 
@@ -96,6 +96,11 @@ def batching_under(what: tuple[Any, ...]) -> Any:
     """Returns a context in which JAX's caches are apart from those outside; ``what`` tells them from each other."""
     key = _key()
     return _context(dataclasses.replace(key, control_flow=(*key.control_flow, what)))
+
+
+def is_batching_under(what: tuple[Any, ...]) -> bool:
+    """Returns whether this point is in such a context of `batching_under`."""
+    return what in _key().control_flow
 
 
 def is_disabled() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -12,9 +13,22 @@ from tracerec.errors import TapError
 from tracerec.tapping._jax import is_tracer
 from tracerec.tapping.encode import ColumnSpec
 
-__all__ = ["WHERE", "encode_extents", "encode_where"]
+__all__ = ["TAKEN", "WHERE", "encode_extents", "encode_where", "is_told"]
 
 WHERE = ColumnSpec("where", role="where")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Taken(ColumnSpec):
+    """A mask that nobody passed: which lanes take a branch. It knows nothing of loops and branches further out."""
+
+
+TAKEN = _Taken("where", role="where")
+
+
+def is_told(columns: tuple[ColumnSpec, ...]) -> bool:
+    """Returns whether the user says which lanes count, by ``where=``."""
+    return WHERE in columns
 
 
 def encode_where(where: Any, tap: str) -> list[tuple[ColumnSpec, Any]]:

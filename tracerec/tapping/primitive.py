@@ -19,19 +19,20 @@ from tracerec.tapping import control_flow, lowering
 from tracerec.tapping._jax import (
     DEBUG_EFFECT,
     ORDERED_EFFECT,
+    Branch,
     ad,
     batching,
     hoists_out_of_a_scan,
     jex,
-    lanes_that_take_this_branch,
+    mend_transpose_of_scan,
     mlir,
     pe,
-    runs_invalid_lanes,
+    this_branch,
     wait_for_effects,
     wants_devices,
 )
 from tracerec.tapping.emitters import TapSpec, eager_emitter, to_host
-from tracerec.tapping.masks import WHERE
+from tracerec.tapping.masks import TAKEN, WHERE
 from tracerec.tapping.shards import fire_local, records_shards
 
 __all__ = ["bind"]
@@ -67,9 +68,11 @@ class _Tap(jex.Primitive):
 
     def bind(self, *args: Any, **params: Any) -> list[Any]:
         batched = params["transforms"] and params["transforms"][-1].name == "batch"
-        taken = lanes_that_take_this_branch() if batched else None
-        if taken is not None:
-            args, params = _masked(args, taken, **params)
+        branch = this_branch() if batched else None
+        if branch is not None:
+            args, params = _masked(args, branch, **params)
+        if control_flow.marks():
+            params["transforms"] = control_flow.marked_transforms(params["spec"], params["transforms"])
         return super().bind(*args, **params)
 
 
@@ -187,10 +190,10 @@ def _take(transform: Transform, live: list[int]) -> Transform:
     return dataclasses.replace(transform, dims=tuple(transform.dims[i] for i in live))
 
 
-def _masked(args: Any, taken: Any, *, spec: TapSpec, transforms: Any, **params: Any) -> tuple[Any, dict[str, Any]]:
+def _masked(args: Any, branch: Branch, *, spec: TapSpec, transforms: Any, **params: Any) -> tuple[Any, dict[str, Any]]:
     """Returns the arguments of a tap, batched just now, with the lanes that take its branch as its mask."""
-    # a batched loop, or a branch further out, can still make lanes invalid
-    batch = dataclasses.replace(transforms[-1], lanes_may_be_invalid=runs_invalid_lanes())
+    taken = branch.taken
+    batch = dataclasses.replace(transforms[-1], lanes_may_be_invalid=not branch.certain)
     kwarg_dims = batch.kwarg_dims or ()
     n = len(args) - len(spec.columns)
     mask = next((i for i, column in enumerate(spec.columns) if column.role == "where"), None)
@@ -200,7 +203,7 @@ def _masked(args: Any, taken: Any, *, spec: TapSpec, transforms: Any, **params: 
             t if t.kwarg_dims is None else dataclasses.replace(t, kwarg_dims=(*t.kwarg_dims, None))
             for t in transforms[:-1]
         )
-        spec = spec.with_columns([WHERE])
+        spec = spec.with_columns([TAKEN])
         batch = dataclasses.replace(batch, kwarg_dims=(*kwarg_dims, 0))
     else:
         known = args[n + mask]
@@ -221,7 +224,7 @@ def _batch(axis: Any, args: Any, dims: Any, *, spec: TapSpec, transforms: Any, p
         dims=tuple(dims[:n]),
         kwarg_dims=kwarg_dims,
         axis_name=axis.name if isinstance(axis.name, str) else None,
-        lanes_may_be_invalid=_mask_dim(spec, dims[n:]) is None and runs_invalid_lanes(),
+        lanes_may_be_invalid=_told_dim(spec, dims[n:]) is None and control_flow.may_be_invalid(axis),
     )
     out = tap_p.bind(*args[:n], *operands, spec=spec, transforms=(*transforms, batch), present=present, mute=mute)
     return out, list(dims[:n])
@@ -245,9 +248,9 @@ def _batch_kwargs(args: Any, dims: Any, spec: TapSpec, size: int) -> tuple[list[
     return out, tuple(dims_out)
 
 
-def _mask_dim(spec: TapSpec, dims: Any) -> int | None:
-    """Returns the batch axis of the mask, None when there is no mask or it is the same for all lanes."""
-    return next((d for c, d in zip(spec.columns, dims, strict=True) if c.role == "where"), None)
+def _told_dim(spec: TapSpec, dims: Any) -> int | None:
+    """Returns the batch axis of the user's mask, None when there is no mask or it is the same for all lanes."""
+    return next((dim for column, dim in zip(spec.columns, dims, strict=True) if column == WHERE), None)
 
 
 def _remat(_saveable: Any, unknown: Any, in_inst: Any, eqn: Any) -> Any:
@@ -273,7 +276,8 @@ def _lower(ctx: Any, *args: Any, mute: int, **params: Any) -> list[Any]:
     return list(args[: len(params["present"])])
 
 
-control_flow.install()
+control_flow.install(tap_p)
+mend_transpose_of_scan()
 outfeed.wait_with(wait_for_effects)
 wants_devices(tap_p)
 tap_p.def_impl(_impl)

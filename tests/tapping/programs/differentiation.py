@@ -26,6 +26,16 @@ def square(x: Any) -> Any:
     return tap(x * x, "s")
 
 
+def powers(tapped: Any) -> Any:
+    """v^3 + (1 + v + v^2), by a scan that carries a power and stacks the one before it."""
+
+    def function(v: Any) -> Any:
+        last, before = lax.scan(lambda c, _: (tapped(c * v), c * 1.0), jnp.float32(1), None, length=3)
+        return tap(last + before.sum(), "o")
+
+    return function
+
+
 U = Fired("u", 2.0)
 U_COTANGENT = Fired("u", 12.0, COTANGENT)
 
@@ -185,6 +195,29 @@ PROGRAMS = [
         jax.grad(jax.grad(cube)),
         (ONE,),
         (U, U_COTANGENT, Fired("u", 24.0, COTANGENT), Fired("u", 2.0, (*COTANGENT, *COTANGENT))),
+    ),
+    # At v = 2, c = 2, 4, 8 has the cotangents b = 7, 3, 1 (each 1, or 0 for the last, and v times the next), and the
+    # gradient is b1 + b2 v + b3 v^2. Its own cotangents: of b, in this order, 1, 2 + 2 * 1, 4 + 2 * 4; of c: b of the
+    # next and v times the cotangent of the next c, from 0 on. The gradient has no use for the value of o.
+    Program(
+        "grad of grad of scan",
+        jax.grad(jax.grad(powers(lambda c: tap(c, "c")))),
+        (np.float32(2),),
+        (
+            Fired("o", 15.0),
+            Fired("o", 1.0, COTANGENT),
+            *(Fired("c", value) for value in (2.0, 4.0, 8.0)),
+            *(Fired("c", value, COTANGENT) for value in (1.0, 3.0, 7.0)),
+            *(Fired("c", value, (*COTANGENT, *COTANGENT)) for value in (1.0, 4.0, 12.0)),
+            *(Fired("c", value, COTANGENT) for value in (0.0, 1.0, 5.0)),
+        ),
+        modes=(EAGER, JIT),
+    ),
+    Program(
+        "grad of grad of scan, tap behind it",
+        jax.grad(jax.grad(powers(lambda c: c))),
+        (np.float32(2),),
+        (Fired("o", 15.0), Fired("o", 1.0, COTANGENT)),
     ),
     Program(
         "jvp of grad",

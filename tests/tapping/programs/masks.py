@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.custom_batching import custom_vmap, sequential_vmap
 
 from tests.tapping.programs.program import COTANGENT, EAGER, JIT, JVP, Fired, Program, batch, f32, i32
-from tracerec import tap
+from tracerec import Transform, tap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +76,43 @@ def ruled(x: Any) -> Any:
 
 ruled.defvjp(lambda x: (tap(x * x, "fwd"), x), lambda x, ct: (tap(ct * x * 2.0, "bwd"),))
 
+
+@jax.custom_jvp
+def ruled_forward(x: Any) -> Any:
+    """A forward rule in a branch; the function itself has no tap."""
+    return x * x
+
+
+@ruled_forward.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x,), (t,) = primals, tangents
+    return tap(x * x, "p"), tap(t * x * 2.0, "t")
+
+
+@sequential_vmap
+def in_sequence(x: Any) -> Any:
+    """One lane after the other."""
+    return double(x)
+
+
+@custom_vmap
+def all_at_once(x: Any) -> Any:
+    """The rule doubles all lanes at once."""
+    return x * 2.0
+
+
+@all_at_once.def_vmap
+def _(_size: int, _batched: Any, x: Any) -> Any:
+    return tap(x * 2.0, "rule"), True
+
+
+def while_inside(n: Any, x: Any) -> Any:
+    """A loop of n iterations around a rule of vmap."""
+    return lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, in_sequence(c[1])), (jnp.int32(0), x))[1]
+
+
 U = Fired("u", [2.0, 4.0], LANE, lanes=[True, False])
+MASK = (Transform("mask"),)
 UNCERTAIN = Fired("u", [2.0, 4.0], LANE, uncertain=True)
 YES_NO = (Fired("yes", [2.0, 4.0], LANE, lanes=[True, False]), Fired("no", [4.0, 8.0], LANE, lanes=[False, True]))
 NESTED = (batch(2, 0), batch(2, 0))
@@ -241,6 +278,55 @@ PROGRAMS = [
         jax.vmap(jax.grad(lambda x, p: inside(ruled)(p, x))),
         (LANES, FIRST),
         (Fired("fwd", [1.0, 4.0], LANE, lanes=[True, False]), Fired("bwd", [2.0, 4.0], LANE, lanes=[True, False])),
+        modes=TWO_MODES,
+    ),
+    # The second lane's cotangent is that of the other branch's result: zero.
+    Program(
+        "grad of vmap of cond of custom_vjp",
+        jax.grad(of_vmap(inside(ruled))),
+        (LANES,),
+        (
+            Fired("fwd", [1.0, 4.0], LANE, uncertain=True),
+            Fired("bwd", [2.0, 0.0], LANE, uncertain=True),
+        ),
+        modes=TWO_MODES,
+        limit="JAX batches a custom rule that is differentiated outside of the vmap later than the branch: its records "
+        "are marked.",
+    ),
+    Program(
+        "jvp of vmap of cond of custom_jvp",
+        lambda x: jax.jvp(of_vmap(inside(ruled_forward)), (x,), (x,)),
+        (LANES,),
+        (
+            Fired("p", [1.0, 4.0], LANE, uncertain=True),
+            Fired("t", [2.0, 0.0], LANE, live=[True, False], uncertain=True),
+        ),
+        modes=TWO_MODES,
+    ),
+    Program("vmap of sequential_vmap", jax.vmap(in_sequence), (LANES,), (Fired("u", 2.0), Fired("u", 4.0))),
+    Program("vmap of custom_vmap", jax.vmap(all_at_once), (LANES,), (Fired("rule", [2.0, 4.0]),)),
+    Program(
+        "vmap of cond of custom_vmap",
+        jax.vmap(inside(all_at_once)),
+        (FIRST, LANES),
+        (Fired("rule", [2.0, 4.0], MASK, uncertain=True),),
+        modes=TWO_MODES,
+    ),
+    Program(
+        "vmap of cond of sequential_vmap",
+        jax.vmap(inside(in_sequence)),
+        (FIRST, LANES),
+        (Fired("u", 2.0, MASK, uncertain=True), Fired("u", 4.0, MASK, uncertain=True)),
+        modes=TWO_MODES,
+        limit="A rule of `jax.custom_batching` runs for all lanes, with no batch in its records: they are marked by a "
+        "`mask` among their transforms.",
+    ),
+    # Trip counts 1 and 2: 4 is doubled to 8; the first lane's 2 is doubled once more, in vain.
+    Program(
+        "vmap of while of sequential_vmap",
+        jax.vmap(while_inside),
+        (i32([1, 2]), LANES),
+        tuple(Fired("u", value, MASK, uncertain=True) for value in (2.0, 4.0, 4.0, 8.0)),
         modes=TWO_MODES,
     ),
     Program(
