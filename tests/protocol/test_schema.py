@@ -163,7 +163,8 @@ def test_what_a_recording_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (summary,) = summaries
     assert json.loads(found[frames.END][0].arrays[0].tobytes()) == summary
     validator("end").validate(summary)
-    definition = json.loads(found[frames.DEFINE][0].arrays[0].tobytes())
+    segment, definition = (json.loads(frame.arrays[0].tobytes()) for frame in found[frames.DEFINE])
+    validator("segment").validate(segment)
     validator("definition").validate(definition)
     site = Site.from_json(definition)
     index, value = found[site.id][0].arrays

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["JournalLock", "is_locked"]
 
 _NAME = "lock"
+
+_TRIES = 10
+_PAUSE_SECONDS = 0.01
 
 
 class JournalLock:
@@ -31,7 +35,7 @@ class JournalLock:
     def __init__(self, folder: Path) -> None:
         self._fd = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take()
         except BlockingIOError:
             self.forget()
             raise
@@ -40,6 +44,17 @@ class JournalLock:
             return
         os.ftruncate(self._fd, 0)
         os.write(self._fd, f"{os.getpid()}\n".encode())
+
+    def _take(self) -> None:
+        for _ in range(_TRIES):
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                # a reader that asks whether the journal is locked holds it for a moment
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                return
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def forget(self) -> None:
         """Closes the file: the lock is gone, unless a parent process still holds it."""

@@ -2,75 +2,63 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import math
-import mmap
-from collections import Counter
+import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from tracerec import lanes
-from tracerec.errors import FrameError, TraceFormatError
-from tracerec.formats.contract import RECORDING_NOTE
-from tracerec.journal.layout import read_manifest, segments
-from tracerec.journal.lock import is_locked
+from tracerec.errors import TraceError, TraceFormatError
+from tracerec.formats.headers import parse_run
+from tracerec.journal import placing
+from tracerec.journal.access import Maps, SegmentBytes
+from tracerec.journal.assembling import assemble
+from tracerec.journal.contents import ROW_BYTES, row_sizes
+from tracerec.journal.layout import MANIFEST, read_manifest
+from tracerec.journal.outcome import Found, is_recording, run_info
+from tracerec.journal.recovery import Damage, Recovery
 from tracerec.model import INDEX_DTYPE, Site
-from tracerec.protocol import dtypes, frames
+from tracerec.protocol import dtypes
+from tracerec.structure import canonical
 from tracerec.summaries import summarizers
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from types import TracebackType
 
     from tracerec.formats.contract import RunInfo
+    from tracerec.journal.assembling import StreamFrames
+    from tracerec.journal.placing import PlacedSegment
     from tracerec.statistics import LeafSummary
 
-__all__ = ["JournalSource", "JournalStream"]
+__all__ = ["Damage", "JournalSource", "JournalStream"]
 
 _BLOCK_BYTES = 4 << 20
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Piece:
-    """One frame of a stream: records ``first`` to ``first + count``."""
-
-    buffer: Any
-    head: frames.FrameHead
-    first: int
-    count: int
-
-    def array(self, number: int) -> np.ndarray:
-        dtype, shape = self.head.specs[number]
-        size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        at = self.head.offset(number)
-        return np.frombuffer(self.buffer[at : at + size], np.uint8).view(dtype).reshape(shape)
+# How often a folder is looked at again from which files go while it is read, since they are being sealed.
+_LOOKS = 10
 
 
 class JournalStream:
-    """All records of one site in a journal; implements `tracerec.formats.contract.StreamSource`."""
+    """All records of one site in a journal; implements `tracerec.formats.contract.StreamSource`.
 
-    def __init__(self, site: Site) -> None:
+    Args:
+        site: the site.
+        frames: where its frames are.
+        segments: the segments that they are in.
+    """
+
+    def __init__(self, site: Site, frames: StreamFrames, segments: Sequence[SegmentBytes]) -> None:
         self.site = site
-        self.records = 0
-        self.nbytes = 0
-        self._pieces: list[_Piece] = []
+        self.records = int(frames.firsts[-1])
+        self.nbytes = frames.nbytes
+        self._frames = frames
+        self._segments = segments
+        # of one record in each table, and in all tables before it
+        self._sizes = row_sizes(site)
+        self._before = [0, *itertools.accumulate(self._sizes)]
         self._stored = {k: i for i, k in enumerate(k for k, c in enumerate(site.columns) if not c.in_index)}
-
-    def add(self, buffer: Any, head: frames.FrameHead) -> None:
-        """Adds a frame; raises FrameError when its arrays are not those of the site."""
-        shape = head.specs[0][1] if head.specs else ()
-        count = shape[0] if shape else 0
-        expected = [(np.dtype("uint8"), (count, INDEX_DTYPE.itemsize))]
-        expected += [(dtypes.from_name(x.dtype), (count, *x.shape)) for x in self._arrays()]
-        if list(head.specs) != expected:
-            message = f"frame at byte {head.start}: its arrays are not those of tap {self.site.name!r}"
-            raise FrameError(message)
-        self._pieces.append(_Piece(buffer, head, self.records, count))
-        self.records += count
-        self.nbytes += head.end - head.start
 
     def summaries(self) -> Sequence[LeafSummary]:
         """Returns one summary a leaf, computed from all records."""
@@ -82,13 +70,11 @@ class JournalStream:
 
     def leaf_nbytes(self, number: int) -> int:
         """Returns the bytes of a leaf's arrays in the frames."""
-        leaf = self.site.leaves[number]
-        return self.records * math.prod(leaf.shape) * dtypes.from_name(leaf.dtype).itemsize
+        return self.records * self._sizes[1 + number]
 
     def index(self, start: int, stop: int) -> np.ndarray:
         """Returns rows of the index table."""
-        rows = self._range(0, start, stop, (INDEX_DTYPE.itemsize,), np.dtype("uint8"))
-        return np.ascontiguousarray(rows).view(INDEX_DTYPE).reshape(stop - start)
+        return self._range(0, start, stop, (ROW_BYTES,), np.dtype("uint8")).view(INDEX_DTYPE).reshape(-1)
 
     def leaf(self, number: int, start: int, stop: int) -> np.ndarray:
         """Returns leaf ``number`` as ``(stop - start, *shape)``."""
@@ -103,151 +89,157 @@ class JournalStream:
         at = 1 + len(self.site.leaves) + self._stored[number]
         return self._range(at, start, stop, column.shape, dtypes.from_name(column.dtype))
 
-    def _arrays(self) -> list[Any]:
-        return [*self.site.leaves, *(c for c in self.site.columns if not c.in_index)]
-
     def _blocks(self, number: int) -> Iterator[np.ndarray]:
         size = max(1, _BLOCK_BYTES // max(1, self.site.record_nbytes))
         for start in range(0, self.records, size):
             yield self.leaf(number, start, min(start + size, self.records))
 
-    def _range(self, number: int, start: int, stop: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        parts = [
-            piece.array(number)[max(0, start - piece.first) : stop - piece.first]
-            for piece in self._overlapping(start, stop)
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate(parts) if parts else np.empty((0, *shape), dtype)
+    def _range(self, table: int, start: int, stop: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        pieces = self._pieces(table, start, stop) if start < stop and self._sizes[table] else []
+        # one piece is given as it is mapped, several are copied into one
+        data = pieces[0] if len(pieces) == 1 else bytearray().join(pieces)
+        return np.frombuffer(data, np.uint8).view(dtype).reshape(max(stop - start, 0), *shape)
 
-    def _overlapping(self, start: int, stop: int) -> list[_Piece]:
-        from bisect import bisect_left, bisect_right
-
-        if start >= stop:
-            return []
-        first = bisect_right(self._pieces, start, key=lambda p: p.first) - 1
-        last = bisect_left(self._pieces, stop, key=lambda p: p.first)
-        return self._pieces[first:last]
+    def _pieces(self, table: int, start: int, stop: int) -> list[Any]:
+        """Returns the bytes of a table's records, frame by frame."""
+        found = self._frames
+        low = int(np.searchsorted(found.firsts, start, "right")) - 1
+        high = int(np.searchsorted(found.firsts, stop, "left"))
+        before, size = self._before[table], self._sizes[table]
+        if high == low + 1:
+            first, behind = map(int, found.firsts[low : high + 1])
+            at = int(found.payloads[low]) + (behind - first) * before - first * size
+            return self._segments[found.segments[low]].read([at + start * size], [at + stop * size])
+        firsts = found.firsts[low : high + 1]
+        tables = found.payloads[low:high] + np.diff(firsts) * before
+        starts = tables + (np.maximum(firsts[:-1], start) - firsts[:-1]) * size
+        stops = tables + (np.minimum(firsts[1:], stop) - firsts[:-1]) * size
+        segments = found.segments[low:high]
+        cuts = [0, *(np.flatnonzero(np.diff(segments)) + 1).tolist(), high - low]
+        pieces: list[Any] = []
+        for begin, end in itertools.pairwise(cuts):
+            segment = self._segments[int(segments[begin])]
+            pieces += segment.read(starts[begin:end].tolist(), stops[begin:end].tolist())
+        return pieces
 
 
 class JournalSource:
     """A live folder, opened for reading; implements `tracerec.formats.contract.TraceSource`.
 
-    Every frame's checksum is verified at opening. The first bad frame ends what is read; `info.notes` says so.
+    Every frame's checksum is verified at opening. What cannot be read is in `damage`, and `info.notes` says so.
 
     Args:
         folder: the live folder, such as ``run.h5.live``.
         end: what the end frame should have said, where it could not be written.
+        skip: numbers of segments that are not read, since their parts are.
+        only: the number of the one segment that is read, and that `damage` is about.
+        running: whether a process is still recording to the folder, so that the end of the newest segment is not yet
+            final; None: whether the process that began it holds its lock.
+
+    Attributes:
+        damage: the places that could not be read as they were written, and the files that are not what their names say.
+        sealed: numbers of segments that are gone, although they were not to be skipped, and whose parts are there: they
+            were sealed a moment ago.
 
     Raises:
-        TraceNotFound, TraceFormatError: as `tracerec.journal.layout.read_manifest`.
+        TraceNotFound, TraceFormatError: as `tracerec.journal.layout.read_manifest`, and a segment cannot be read.
+
+    Example:
+        >>> with JournalSource("run.h5.live") as source:  # doctest: +SKIP
+        ...     source.streams[0].leaf(0, 0, 10)
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, end: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        end: dict[str, Any] | None = None,
+        skip: Collection[int] = frozenset(),
+        only: int | None = None,
+        running: bool | None = None,
+    ) -> None:
         self._folder = Path(folder)
-        self._manifest = read_manifest(self._folder)
-        self._streams: dict[int, JournalStream] = {}
-        self._end: dict[str, Any] | None = None
-        self._notes: list[str] = []
-        self._maps: list[mmap.mmap] = []
-        self._definitions: dict[int, Site] = {}
-        for path in segments(self._folder):
-            if not self._read_segment(path):
-                break
-        if self._end is None:
-            self._end = end
+        self._maps = Maps()
+        manifest = _checked_manifest(self._folder)
+        # asked first: what a process that ends meanwhile wrote is then all there
+        running = end is None and is_recording(self._folder, manifest.pid) if running is None else running
+        places, self._segments = self._opened(manifest.run_id, skip, only, running=running)
+        recovery = Recovery()
+        for placed, segment in zip(places.segments, self._segments, strict=True):
+            recovery.read(segment, last=placed.last)
+        streams = assemble(recovery, self._segments, places.segments)
+        ends = {places.segments[number].attempt: summary for number, summary in recovery.ends}
+        _report_empty(recovery, places.segments, ends)
+        self.streams: Sequence[JournalStream] = [JournalStream(*stream, self._segments) for stream in streams]
+        self.damage: tuple[Damage, ...] = (*places.damage, *recovery.damage(self._segments))
+        self.sealed: frozenset[int] = places.sealed
+        found = Found(
+            ends=ends,
+            attempts=places.attempts,
+            records=sum(stream.records for stream in self.streams),
+            notes=(*_notes(places), *map(str, self.damage)),
+        )
+        # again: it must still be there, since a recording that is closed deletes its journal in any order
+        self.info: RunInfo = run_info(_checked_manifest(self._folder), found, end=end, running=running)
 
     @property
     def path(self) -> str:
         """The live folder."""
         return str(self._folder)
 
-    @property
-    def streams(self) -> Sequence[JournalStream]:
-        """The streams, in first-seen order."""
-        return list(self._streams.values())
-
-    @property
-    def info(self) -> RunInfo:
-        """The run information, completed from the end frame when there is one."""
-        end = self._end or {}
-        missing = Counter[str](end.get("dropped", {})) + Counter[str](end.get("lost", {}))
-        notes = list(self._notes)
-        if self._end is None:
-            running = is_locked(self._folder)
-            notes.insert(0, RECORDING_NOTE if running else "the run did not end cleanly")
-        elif end.get("failure"):
-            notes.insert(0, f"recording stopped early: {end['failure']}")
-        if missing:
-            count = missing.total()
-            are = "1 record is missing: it was" if count == 1 else f"{count} records are missing: they were"
-            notes.append(f"{are} dropped or could not be written")
-        return dataclasses.replace(
-            self._manifest,
-            clean=self._end is not None and not end.get("failure"),
-            ended=end.get("ended"),
-            records=sum(stream.records for stream in self._streams.values()),
-            dropped=dict(missing),
-            high_water_bytes=end.get("high_water_bytes", 0),
-            notes=tuple(notes),
-        )
-
     def close(self) -> None:
-        """Lets go of the files once the arrays read from them are gone."""
-        self._streams.clear()
-        self._maps.clear()
+        """Lets go of the files once the arrays read from them are gone; reading then raises TraceError."""
+        self._maps.close()
+        for segment in self._segments:
+            segment.close()
 
-    def _read_segment(self, path: Path) -> bool:
-        try:
-            with path.open("rb") as file:
-                if not file.seek(0, 2):
-                    return True
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            message = f"{path}: cannot be read: {error}"
-            raise TraceFormatError(message, path=str(self._folder)) from error
-        self._maps.append(mapped)
-        view = memoryview(mapped)
-        offset = 0
-        try:
-            for head in frames.heads(view):
-                self._handle(view, head)
-                offset = head.end
-        except FrameError as error:
-            self._notes.append(f"{path.name}: {len(view) - offset} bytes at the end were not read: {error}")
-            return False
-        return True
+    def __enter__(self) -> Self:
+        return self
 
-    def _handle(self, view: memoryview, head: frames.FrameHead) -> None:
-        frame = frames.check(view, head)
-        if head.consumer_id == frames.END:
-            self._end = _parse(frame, head, dict)
-        elif head.consumer_id == frames.DEFINE:
-            site = _parse(frame, head, _site)
-            self._definitions[site.id] = site
-        else:
-            self._stream(head).add(view, head)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
-    def _stream(self, head: frames.FrameHead) -> JournalStream:
-        stream = self._streams.get(head.consumer_id)
-        if stream is None:
-            site = self._definitions.get(head.consumer_id)
-            if site is None:
-                message = f"frame at byte {head.start}: site {head.consumer_id:#018x} was never defined"
-                raise FrameError(message)
-            stream = self._streams[head.consumer_id] = JournalStream(site)
-        return stream
+    def _opened(
+        self, run_id: str, skip: Collection[int], only: int | None, *, running: bool
+    ) -> tuple[placing.Places, list[SegmentBytes]]:
+        """Returns the segments in their places, and opened; looks again when one goes meanwhile."""
+        for _ in range(_LOOKS):
+            try:
+                places = placing.place(self._folder, run_id, skip, only)
+                return places, [
+                    SegmentBytes(placed.path, self._maps, growing=running and placed.newest)
+                    for placed in places.segments
+                ]
+            except FileNotFoundError:
+                read_manifest(self._folder)
+            except OSError as error:
+                message = f"{self._folder}: cannot be read: {error.strerror or error}"
+                raise TraceFormatError(message, path=str(self._folder)) from error
+        message = f"{self._folder}: its segments go faster than they can be opened; try again"
+        raise TraceError(message, path=str(self._folder))
 
 
-def _site(data: Any) -> Site:
-    site = Site.from_json(data)
-    lanes.check(site)
-    return site
-
-
-def _parse(frame: frames.Frame, head: frames.FrameHead, build: Callable[[Any], Any]) -> Any:
+def _checked_manifest(folder: Path) -> RunInfo:
+    info = read_manifest(folder)
     try:
-        return build(json.loads(bytes(frame.arrays[0])))
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        message = f"frame at byte {head.start}: not the JSON it should hold: {error}"
-        raise FrameError(message) from error
+        return parse_run(canonical(info.to_json()), info.format_version)
+    except (ValueError, RecursionError) as error:
+        message = f"{folder / MANIFEST}: damaged manifest: {error}"
+        raise TraceFormatError(message, path=str(folder)) from error
+
+
+def _notes(places: placing.Places) -> Iterator[str]:
+    if places.sealed:
+        names = ", ".join(map(str, sorted(places.sealed)))
+        yield f"segments {names} were sealed while the journal was opened, and are not read"
+
+
+def _report_empty(recovery: Recovery, segments: Sequence[PlacedSegment], ends: Mapping[int, Mapping[str, Any]]) -> None:
+    """Adds segments that have nothing in them to the damaged places, but where they may be like that."""
+    for places, segment in zip(recovery.places, segments, strict=True):
+        # One that could not be written to is left empty, and the end of the attempt is in the next.
+        failed = ends.get(segment.attempt, {}).get("failure")
+        if not (segment.nbytes or segment.last or failed):
+            places.add(0, 0, "it is empty")
