@@ -317,3 +317,18 @@ def test_memory_is_bounded():
         tracemalloc.stop()
     assert summarizer.summary().last.mean == 1.0
     assert peak < 8 << 20
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float64", "float8_e4m3fn", "complex64", "int16", "bool"])
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 7, 9, 100, 1000, 70_000])
+def test_the_mean_of_a_record_does_not_depend_on_the_block_that_it_is_in(name, size):
+    """Whatever blocks records come in, beside NaN, infinities, huge and tiny numbers, their means are the same bits."""
+    random = np.random.default_rng(size)
+    values = random.normal(size=(12, size)) * 10.0 ** random.integers(-310, 308, (12, 1))
+    values[2:5] = random.normal(size=(3, size))
+    values[3, :1], values[4, :1] = np.nan, np.inf
+    with np.errstate(all="ignore"):
+        array = values.astype(dtypes.from_name(name))
+    whole = summarize([array], 12).spark
+    assert repr(summarize([array[n : n + 1] for n in range(12)], 12).spark) == repr(whole)
+    assert repr(summarize([array[:3], array[3:4], array[4:]], 12).spark) == repr(whole)

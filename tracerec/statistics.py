@@ -19,7 +19,7 @@ from tracerec.protocol import dtypes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["SPARK_POINTS", "LeafSummary", "Moments", "Summarizer", "moments", "summarize"]
+__all__ = ["SPARK_POINTS", "LeafSummary", "Moments", "Summarizer", "evenly_spread", "moments", "summarize"]
 
 SPARK_POINTS = 48
 """How many means over the steps a summary keeps: the width of a sparkline."""
@@ -175,7 +175,7 @@ class Summarizer:
     def __init__(self, records: int, *, key: bool = False) -> None:
         self._records = records
         self._key = key
-        self._picks = _evenly_spread(records)
+        self._picks = evenly_spread(records)
         self._seen = 0
         self._bad = np.zeros(3, np.int64)
         self._spark: list[float | None] = []
@@ -396,15 +396,16 @@ def _means(block: np.ndarray, picks: np.ndarray) -> list[float | None]:
     if not size:
         return [None] * len(picks)
     rows = _plain(block[picks].reshape(-1)).reshape(len(picks), size)
-    if rows.dtype.kind == "c" or not np.isfinite(rows).all():
+    if rows.dtype.kind == "c":
         return [moments(row).mean for row in rows]
     wide = rows.astype(np.float64)
-    if np.abs(wide).max() > _LARGEST_SUMMED:
-        return [moments(row).mean for row in wide]
-    return wide.mean(axis=1).tolist()
+    # Row by row, so that a record's mean does not depend on which other records are in the block. A NaN is neither.
+    summed = (wide.min(axis=1) >= -_LARGEST_SUMMED) & (wide.max(axis=1) <= _LARGEST_SUMMED)
+    means: list[float] = wide.mean(axis=1).tolist()
+    return [mean if good else moments(row).mean for mean, good, row in zip(means, summed, rows, strict=True)]
 
 
-def _evenly_spread(records: int) -> np.ndarray:
+def evenly_spread(records: int) -> np.ndarray:
     """Returns the numbers of at most `SPARK_POINTS` records, first and last among them."""
     if records <= SPARK_POINTS:
         return np.arange(records)

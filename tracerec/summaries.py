@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from tracerec.lanes import LeafLanes, counted
-from tracerec.statistics import Summarizer
+from tracerec.model import FLAG_STEP
+from tracerec.protocol import dtypes
+from tracerec.statistics import SPARK_POINTS, LeafSummary, Summarizer, evenly_spread
 
 if TYPE_CHECKING:
-    from tracerec.model import Site
-    from tracerec.statistics import LeafSummary
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["LeafSummarizer", "summarizers"]
+    from tracerec.model import Site
+
+__all__ = ["LeafSummarizer", "StepRange", "joined", "summarizers"]
 
 _ROWS = 1 << 16
 """Rows of a mask looked at at once, as far as their lanes allow."""
@@ -33,6 +37,14 @@ class _Columns(Protocol):
     def column(self, number: int, start: int, stop: int) -> np.ndarray: ...
 
 
+class _Piece(_Columns, Protocol):
+    """What is needed of a piece of a longer stream: its records, and summaries of them."""
+
+    def leaf(self, number: int, start: int, stop: int) -> np.ndarray: ...
+
+    def summaries(self) -> Sequence[LeafSummary]: ...
+
+
 class LeafSummarizer:
     """Makes the summary of one leaf of a stream, whose records come in blocks, in order.
 
@@ -45,8 +57,7 @@ class LeafSummarizer:
     def __init__(self, stream: _Columns, leaf: int, records: int) -> None:
         self._stream = stream
         self._where = stream.site.column("where")
-        masked = self._where is not None or stream.site.column("extent", stream.site.leaves[leaf].path) is not None
-        self._lanes = LeafLanes(stream.site, leaf) if masked else None
+        self._lanes = _lanes(stream.site, leaf)
         self._summarizer = Summarizer(records, key=stream.site.leaves[leaf].key_impl is not None)
         self._seen = 0
 
@@ -75,11 +86,141 @@ def summarizers(stream: _Columns) -> list[LeafSummarizer]:
     return [LeafSummarizer(stream, leaf, records) for leaf in range(len(stream.site.leaves))]
 
 
+def joined(pieces: Sequence[_Piece]) -> list[LeafSummary]:
+    """Returns the summaries of a stream of which the pieces, one after the other, are summarized already.
+
+    They are those that `summarizers` would make of all records, bit for bit. Of the records at most `SPARK_POINTS` a
+    leaf are read.
+
+    Args:
+        pieces: at least one; all of the same site.
+
+    Raises:
+        ValueError: the summaries of a piece are not those of its records.
+    """
+    known = [piece.summaries() for piece in pieces]
+    for piece, leaves in zip(pieces, known, strict=True):
+        masked = piece.site.column("where") is not None
+        if not all(leaf.records <= piece.records if masked else leaf.records == piece.records for leaf in leaves):
+            message = f"summaries of {[leaf.records for leaf in leaves]} records, of {piece.records}"
+            raise ValueError(message)
+    return [_joined(pieces, leaf, [leaves[leaf] for leaves in known]) for leaf in range(len(pieces[0].site.leaves))]
+
+
+def _joined(pieces: Sequence[_Piece], leaf: int, known: Sequence[LeafSummary]) -> LeafSummary:
+    records = sum(summary.records for summary in known)
+    # That of a piece in which no record counts says nothing.
+    last = [summary for summary in known if summary.records] or [known[-1]]
+    key = pieces[0].site.leaves[leaf].key_impl is not None
+    return LeafSummary(
+        records=records,
+        nan=sum(summary.nan for summary in known),
+        posinf=sum(summary.posinf for summary in known),
+        neginf=sum(summary.neginf for summary in known),
+        last=last[-1].last,
+        spark=() if key else tuple(_spark(pieces, leaf, known, evenly_spread(records))),
+    )
+
+
+def _spark(
+    pieces: Sequence[_Piece], leaf: int, known: Sequence[LeafSummary], picks: np.ndarray
+) -> Iterator[float | None]:
+    """Yields the means of records that are counted over all pieces; those that a piece knows are not read."""
+    first = 0
+    for piece, summary in zip(pieces, known, strict=True):
+        mine = picks[(picks >= first) & (picks < first + summary.records)] - first
+        first += summary.records
+        means = dict(zip(evenly_spread(summary.records).tolist(), summary.spark, strict=False))
+        unknown = [pick for pick in mine.tolist() if pick not in means]
+        means.update(zip(unknown, _means(piece, leaf, _rows(piece, unknown)), strict=True))
+        for pick in mine.tolist():
+            yield means[pick]
+
+
+def _rows(stream: _Columns, picks: Sequence[int]) -> list[int]:
+    """Returns the places in a stream of some of its records that count, given by their places among those."""
+    where = stream.site.column("where")
+    if not picks or where is None:
+        return list(picks)
+    rows: list[int] = []
+    seen = 0
+    for start, counts in _counts(stream, where):
+        there = np.flatnonzero(counts)
+        rows += [start + int(there[pick - seen]) for pick in picks[len(rows) :] if pick - seen < len(there)]
+        seen += len(there)
+        if len(rows) == len(picks):
+            return rows
+    message = f"only {seen} records count where summaries count more"
+    raise ValueError(message)
+
+
+def _means(stream: _Piece, leaf: int, rows: Sequence[int]) -> list[float | None]:
+    """Returns the means of some records, as a summary has them; rows ascend."""
+    part = stream.site.leaves[leaf]
+    nbytes = math.prod(part.shape) * dtypes.from_name(part.dtype).itemsize
+    lanes = _lanes(stream.site, leaf)
+    means: list[float | None] = []
+    for near in _near(rows, max(1, _SPAN_BYTES // max(nbytes, 1))):
+        start, stop = near[0], near[-1] + 1
+        valid = lanes and lanes.valid(lambda number, start=start, stop=stop: stream.column(number, start, stop))
+        which = np.array(near) - start
+        summarizer = Summarizer(len(near))
+        summarizer.add(stream.leaf(leaf, start, stop)[which], None if valid is None else valid[which])
+        means += summarizer.summary().spark
+    return means
+
+
+def _near(rows: Sequence[int], span: int) -> Iterator[list[int]]:
+    """Yields rows that are best read at once: it costs as much to read a chunk as to read one row of it."""
+    near: list[int] = []
+    for row in rows:
+        if near and (row - near[0] >= span or len(near) == SPARK_POINTS):
+            yield near
+            near = []
+        near.append(row)
+    if near:
+        yield near
+
+
+_SPAN_BYTES = 1 << 20
+
+
+def _lanes(site: Site, leaf: int) -> LeafLanes | None:
+    masked = site.column("where") is not None or site.column("extent", site.leaves[leaf].path) is not None
+    return LeafLanes(site, leaf) if masked else None
+
+
 def _count(stream: _Columns) -> int:
     where = stream.site.column("where")
-    if where is None:
-        return stream.records
+    return stream.records if where is None else sum(int(counts.sum()) for _, counts in _counts(stream, where))
+
+
+def _counts(stream: _Columns, where: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields, block by block, the first record and which records count, by the stream's mask."""
     lanes = int(np.prod(stream.site.columns[where].shape, dtype=np.int64))
     size = max(1, min(_ROWS, _MASK_BYTES // max(lanes, 1)))
-    starts = range(0, stream.records, size)
-    return sum(int(counted(stream.column(where, n, min(n + size, stream.records))).sum()) for n in starts)
+    for start in range(0, stream.records, size):
+        yield start, counted(stream.column(where, start, min(start + size, stream.records)))
+
+
+class StepRange:
+    """The smallest and the largest step of a stream.
+
+    Attributes:
+        range: both; None while no record had a step.
+    """
+
+    range: tuple[int, int] | None = None
+
+    def add(self, rows: np.ndarray) -> None:
+        """Takes rows of the index table."""
+        steps = rows["step"][(rows["flags"] & FLAG_STEP) != 0]
+        if len(steps):
+            self.add_range((int(steps.min()), int(steps.max())))
+
+    def add_range(self, other: tuple[int, int] | None) -> None:
+        """Takes the range of some records."""
+        if self.range is None or other is None:
+            self.range = self.range or other
+        else:
+            self.range = (min(self.range[0], other[0]), max(self.range[1], other[1]))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMAT_VERSION", "RECORDING_NOTE", "RunInfo", "State", "StreamSource", "TraceSource"]
 
-FORMAT_VERSION = (1, 1)
+FORMAT_VERSION = (1, 2)
 """Version of the recorded forms; a reader refuses a newer major version and reads every older one."""
 
 RECORDING_NOTE = "the run is still being recorded"
@@ -47,6 +47,12 @@ class RunInfo:
         records: how many records were written.
         dropped: records not recorded, by tap name.
         high_water_bytes: the most bytes that waited in the outfeed at once.
+        attempts: one mapping for each process's turn at the recording, the oldest first: ``first_arrival`` (its records
+            have this arrival number or a later one), and ``started``, ``ended``, ``clean``, ``host``, ``pid``,
+            ``command``, ``versions``, ``devices`` and ``metadata`` as above, which describe the newest attempt there.
+            Empty before version 1.2, where there is one.
+        retired: records that were written and then deleted to keep the newest alone, by tap name.
+        over_budget: records not written because their tap or the recording had reached its budget, by tap name.
         notes: sentences for a reader about what is missing or damaged; empty for a whole trace.
         format_version: major and minor version of the form read.
     """
@@ -64,6 +70,9 @@ class RunInfo:
     records: int = 0
     dropped: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
     high_water_bytes: int = 0
+    attempts: Sequence[Mapping[str, Any]] = ()
+    retired: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+    over_budget: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
     notes: tuple[str, ...] = ()
     format_version: tuple[int, int] = FORMAT_VERSION
 
@@ -94,7 +103,7 @@ class RunInfo:
         """Returns the information that `to_json` gave; fields of newer minor versions are ignored."""
         known = {f.name for f in dataclasses.fields(cls)}
         fields = {key: value for key, value in data.items() if key in known}
-        for name in ("command", "notes", "format_version", "devices"):
+        for name in ("command", "notes", "format_version", "devices", "attempts"):
             if name in fields:
                 fields[name] = tuple(fields[name])
         return cls(**fields)

@@ -32,10 +32,22 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "records": int,
     "dropped": dict,
     "high_water_bytes": int,
+    "attempts": tuple,
+    "retired": dict,
+    "over_budget": dict,
     "notes": tuple,
 }
 
-_ITEM_TYPES: dict[str, type] = {"command": str, "versions": str, "devices": dict, "dropped": int, "notes": str}
+_ITEM_TYPES: dict[str, type] = {
+    "command": str,
+    "versions": str,
+    "devices": dict,
+    "dropped": int,
+    "attempts": dict,
+    "retired": int,
+    "over_budget": int,
+    "notes": str,
+}
 """What tuples and mappings of a RunInfo hold."""
 
 

@@ -21,6 +21,7 @@ from tracerec.formats.arrow import ipc
 from tracerec.formats.arrow.reading import ArrowSource
 from tracerec.formats.arrow.seal import seal
 from tracerec.model import Column, Leaf, Site
+from tracerec.structure import canonical
 
 SHAPE = (600, 50, 40)
 DATA = "stream-000000.arrow"
@@ -375,8 +376,27 @@ def test_lists_of_other_lengths(tmp_path):
     streams = [make_stream(Site(str(n), (Leaf("", (n + 1,), "int8"),)), [np.ones((3, n + 1))]) for n in range(40)]
     path = tmp_path / "run.arrow"
     seal(MemorySource(streams), path)
-    edit_rows(path, lambda rows: rows[-1].update(site=rows[-1]["site"].replace('"shape":[40]', '"shape":[39]')))
+    shorter = Site.from_json({**streams[-1].site.to_json(), "leaves": [Leaf("", (39,), "int8").to_json()]})
+    edit_rows(path, lambda rows: rows[-1].update(site=canonical(shorter.to_json()), site_id=shorter.id))
     assert_refused(path, "its lists are not of 39 items")
+
+
+def test_a_site_that_is_not_that_of_its_id(path):
+    """The id that joins streams of several folders must be that of the site."""
+    edit_rows(path, lambda rows: rows[0].update(site_id=rows[0]["site_id"] ^ 1))
+    assert_refused(path, "site: .*its id is")
+
+
+def test_folders_of_older_versions_have_no_ids(path):
+    """streams.arrow of version 1.1 has no column site_id."""
+    old = pa.ipc.open_file(path / "streams.arrow").read_all()
+    table = old.drop_columns(["site_id"]).replace_schema_metadata({**old.schema.metadata, b"format_version": b"1.1"})
+    with pa.ipc.new_file(path / "streams.arrow", table.schema) as writer:
+        writer.write_table(table)
+    set_checksum(path)
+    read_all(path)
+    with ArrowSource(path) as source:
+        assert [stream.site_id for stream in source.streams] == [stream.site.id for stream in source.streams]
 
 
 def test_control_characters_do_not_reach_the_terminal(path):

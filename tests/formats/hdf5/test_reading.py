@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
+from tests.formats.hdf5.checksums import set_chunk_checksum, set_sums
 from tests.memory_source import MemorySource, make_stream
 from tracerec.errors import TraceError, TraceFormatError, TraceNotFound
 from tracerec.formats.hdf5.reading import Hdf5Source
@@ -33,15 +35,18 @@ def path(tmp_path):
 
 
 def read_all(path):
-    """Opens a file and reads everything in it."""
+    """Opens a file and reads everything in it; returns a digest of that."""
+    digest = hashlib.sha256()
     with Hdf5Source(path) as source:
+        digest.update(repr(source.info).encode())
         for stream in source.streams:
-            stream.summaries()
-            stream.index(0, stream.records)
-            for number in range(len(stream.site.leaves)):
-                stream.leaf(number, 0, stream.records)
-            for number in range(len(stream.site.columns)):
-                stream.column(number, 0, stream.records)
+            digest.update(repr([stream.site, stream.steps, stream.summaries()]).encode())
+            arrays = [stream.index(0, stream.records)]
+            arrays += [stream.leaf(number, 0, stream.records) for number in range(len(stream.site.leaves))]
+            arrays += [stream.column(number, 0, stream.records) for number in range(len(stream.site.columns))]
+            for array in arrays:
+                digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def assert_refused(path, match):
@@ -66,6 +71,8 @@ def set_attribute(path, name, value):
     """Replaces an attribute of the root; a text is stored with a fixed length, as the writer does."""
     with h5py.File(path, "r+") as file:
         file.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else value
+    if name == "run" and isinstance(value, str):
+        set_sums(path)
 
 
 def edit_lines(path, name, edit):
@@ -74,6 +81,7 @@ def edit_lines(path, name, edit):
         text = edit(file[name][:].tobytes())
         del file[name]
         file.create_dataset(name, data=np.frombuffer(text, np.uint8), chunks=(len(text),) if text else None)
+    set_sums(path)
 
 
 def test_an_intact_file_is_read(path):
@@ -126,10 +134,11 @@ def test_a_newer_major_version(path):
 def test_a_newer_minor_version(path):
     """A newer minor version is read; what it added is ignored."""
     set_attribute(path, "format_version", "1.7")
-    edit_lines(path, "index", lambda text: text.replace(b'{"group"', b'{"added":[1],"group"'))
+    edit_lines(path, "index", lambda text: text.replace(b'{"checksums"', b'{"added":[1],"checksums"'))
     with h5py.File(path, "r+") as file:
         run = json.loads(file.attrs["run"])
         file.attrs["run"] = np.bytes_(json.dumps({**run, "added": 1}))
+    set_sums(path)
     read_all(path)
     with Hdf5Source(path) as source:
         assert source.info.format_version == (1, 7)
@@ -262,9 +271,10 @@ def test_chunks_that_were_never_written(path):
 
 
 def damaged_chunk(path, chunk, mask=0):
-    """Replaces the data's first chunk."""
+    """Replaces the data's first chunk, which is the second of the file, by one whose checksum is right."""
     with h5py.File(path, "r+") as file:
         file[DATA].id.write_direct_chunk((0, 0, 0), chunk, mask)
+    set_chunk_checksum(path, 1, chunk)
 
 
 # Blosc's header: version, LZ4's version, flags, element; then bytes decompressed, of a block, compressed.
@@ -284,7 +294,7 @@ def test_damaged_chunks(tmp_path, compression, chunk):
     stream = make_stream(Site("a", (Leaf("", SHAPE[1:], "float32"),)), [values])
     seal(MemorySource([stream]), path, compression=compression)
     damaged_chunk(path, chunk)
-    assert_refused(path, r"/streams/000000/data_0: chunk at \(0, 0, 0\)")
+    assert_refused(path, r"/streams/000000/data_0: chunk at \(0, 0, 0\) of tap 'a': (?!its CRC)")
 
 
 def test_a_filter_mask(path):
@@ -319,7 +329,20 @@ def test_a_filter_mask(path):
         (b'"site":{', b'"sight":{'),
         (b'"transforms":[]', b'"transforms":[1]'),
         (b"\n", b",{}\n"),
-        (b'{"group"', b'[[{"group"'),
+        (b'{"checksums"', b'[[{"checksums"'),
+        (b'"checksums":[0,', b'"checksums":[-1,'),
+        (b'"checksums":[', b'"checksums":[0,'),
+        (b'"checksums":[0,1,', b'"checksums":[0,2,'),
+        (b'"checksums":[0,1,', b'"checksums":[0,4000000000,'),
+        (b'"checksums":', b'"checksums":7,"more":'),
+        (b'"checksums":', b'"more":'),
+        (b'"leaf_nbytes":', b'"leads":[0,0],"leaf_nbytes":'),
+        (b'"leaf_nbytes":', b'"leads":[0,1,0],"leaf_nbytes":'),
+        (b'"leaf_nbytes":', b'"leads":[0,600,0],"leaf_nbytes":'),
+        (b'"site_id":"', b'"site_id":"0'),
+        (b'"site_id":"', b'"site_id":"zz'),
+        (b'"site_id":"', b'"more":"'),
+        (b'"name":"act"', b'"name":"acts"'),
     ],
 )
 def test_lines_of_the_index_that_lie(path, old, new):
@@ -395,8 +418,8 @@ def test_reading_imports_no_jax():
     assert shown.stderr == ""
 
 
-def test_flipped_bytes_never_crash_the_reader(path):
-    """Wherever bytes are damaged, the reader reads or raises TraceFormatError; it never crashes."""
+def test_flipped_bytes_are_never_read_as_something_else(path):
+    """Wherever bytes are damaged, the reader reads what was written or raises TraceFormatError; it never crashes."""
     script = textwrap.dedent("""
         import pathlib, random, sys
         from tests.formats.hdf5.test_reading import read_all
@@ -404,6 +427,7 @@ def test_flipped_bytes_never_crash_the_reader(path):
 
         path, generator = pathlib.Path(sys.argv[1]), random.Random(1)
         content = path.read_bytes()
+        whole = read_all(path)
         refused = 0
         for _ in range(300):
             damaged = bytearray(content)
@@ -413,7 +437,7 @@ def test_flipped_bytes_never_crash_the_reader(path):
                 damaged[where] = generator.randrange(256)
             path.write_bytes(damaged)
             try:
-                read_all(path)
+                assert read_all(path) == whole
             except TraceFormatError:
                 refused += 1
         print(refused)

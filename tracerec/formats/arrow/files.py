@@ -113,6 +113,10 @@ class MappedFile:
             filled += len(data)
         return out
 
+    def shut(self) -> None:
+        """Forgets the mapping until the file is next read."""
+        self.__dict__.pop("_file", None)
+
     @cached_property
     def _file(self) -> IpcFile:
         return IpcFile(map_file(self._place, self._nbytes))

@@ -35,6 +35,7 @@ __all__ = [
     "FORMAT_KEY",
     "INDEX_FIELDS",
     "LIST_SHAPE_TYPE",
+    "NEW_COLUMNS",
     "RUN_KEY",
     "STREAMS",
     "STREAM_COLUMNS",
@@ -94,8 +95,12 @@ STREAM_COLUMNS: dict[str, str] = {
     "batch_rows": "int64",  # of every record batch of the file but the last
     "file_nbytes": "int64",
     "file_crc32c": "uint32",
+    "site_id": "uint64",
 }
 """The columns of streams.arrow and their types."""
+
+NEW_COLUMNS = frozenset({"site_id"})
+"""Those of which a file of a version before 1.2 has none."""
 
 _STORED = {"bool": "uint8", "bfloat16": "uint16", "complex64": "float32", "complex128": "float64"}
 

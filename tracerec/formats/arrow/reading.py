@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from tracerec.formats.contract import RunInfo
+    from tracerec.formats.pool import Pool
 
-__all__ = ["ArrowSource", "ArrowStream", "FileCheck"]
+__all__ = ["ArrowSource", "ArrowStream", "FileCheck", "StreamRows"]
 
 _TEXTS = ("file", "site", "summaries", "leaf_nbytes")
 _NUMBERS = tuple(name for name, kind in layout.STREAM_COLUMNS.items() if kind != "utf8")
@@ -58,6 +59,7 @@ class ArrowSource:
 
     Args:
         path: the folder.
+        pool: the pool of the trace that the folder is a part of; None: it is a trace of its own.
 
     Attributes:
         path: the folder, as given.
@@ -74,9 +76,11 @@ class ArrowSource:
         ...     source.streams[0].leaf(0, 0, 10)
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, pool: Pool | None = None) -> None:
         self.path = os.fspath(path)
         self.closed = False
+        self._pool = pool
+        self.sites: dict[int, Site] = {} if pool is None else pool.sites
         place = Place(self.path, layout.STREAMS)
         self._names = _listing(self.path)
         data = map_file(place)
@@ -84,7 +88,7 @@ class ArrowSource:
         try:
             table = IpcFile(data)
             self.info: RunInfo = _run_info(table.metadata)
-            rows = _Rows(table)
+            rows = StreamRows(table)
             self.files: tuple[FileCheck, ...] = tuple(self._checked(rows))
         except IPC_ERRORS as error:
             raise place.error(error) from error
@@ -93,9 +97,12 @@ class ArrowSource:
             name: MappedFile(opened[name], nbytes, batch_rows)
             for name, nbytes, batch_rows in zip(rows.file, rows.file_nbytes, rows.batch_rows, strict=True)
         }
+        self._rows = rows
         self.streams: Sequence[ArrowStream] = tuple(
             ArrowStream(self, rows, number, self._files[name]) for number, name in enumerate(rows.file)
         )
+        if pool is not None:
+            rows.forget_texts()
 
     def damage(self, check: FileCheck) -> str | None:
         """Returns what is wrong with a data file, None when its size and its checksum are right. It reads all of it."""
@@ -108,9 +115,25 @@ class ArrowSource:
             return None
         return f"{check.name}: its CRC-32C is {found:08x}, not {check.crc32c:08x}"
 
+    def use(self) -> None:
+        """Notes that the files are read: a pool keeps those of some folders mapped."""
+        if self._pool is not None:
+            with self._pool.lock:
+                self._pool.use(self)
+
+    def shut(self) -> None:
+        """Lets go of the files until they are next read."""
+        self._rows.forget_texts()
+        for file in list(self._files.values()):
+            file.shut()
+
     def close(self) -> None:
         """Lets go of the files; reading from the streams then raises TraceError. Arrays that were read stay valid."""
         self.closed = True
+        if self._pool is not None:
+            with self._pool.lock:
+                self._pool.forget(self)
+        self.shut()
         self._files.clear()
         for stream in self.streams:
             stream.release()
@@ -123,7 +146,7 @@ class ArrowSource:
     ) -> None:
         self.close()
 
-    def _checked(self, rows: _Rows) -> list[FileCheck]:
+    def _checked(self, rows: StreamRows) -> list[FileCheck]:
         """Returns the data files that the rows name; raises ValueError where they contradict each other."""
         found: dict[str, tuple[int, int, int]] = {}
         facts = zip(rows.file_nbytes, rows.file_crc32c, rows.batch_rows, strict=True)
@@ -149,7 +172,7 @@ class ArrowStream:
         steps: the smallest and the largest step, None when no record has one.
     """
 
-    def __init__(self, source: ArrowSource, rows: _Rows, number: int, file: MappedFile) -> None:
+    def __init__(self, source: ArrowSource, rows: StreamRows, number: int, file: MappedFile) -> None:
         self._source, self._rows, self._number = source, rows, number
         self._mapped: MappedFile | None = file
         self._first = rows.first_row[number]
@@ -162,17 +185,29 @@ class ArrowStream:
         """The site; raises TraceFormatError where the file does not describe one."""
         return self._site
 
+    @property
+    def site_id(self) -> int:
+        """The site's id, for which the site need not be parsed."""
+        known = self._rows.site_id
+        return known[self._number] if known else self.site.id
+
     @cached_property
     def _site(self) -> Site:
+        known = self._rows.site_id[self._number] if self._rows.site_id else None
+        if known is not None and known in self._source.sites:
+            return self._source.sites[known]
         try:
             site = Site.from_json(parse_json(self._rows.text("site", self._number)))
             for part in (*site.leaves, *site.columns):
                 dtypes.from_name(part.dtype)
             lanes.check(site)
+            if known not in (None, site.id):
+                message = f"its id is {site.id:016x}, not {known:016x}"
+                raise ValueError(message)
         except JSON_ERRORS as error:
             reason = f"site: {error!r}"
             raise self._error(reason) from error
-        return site
+        return self._source.sites.setdefault(site.id, site)
 
     def summaries(self) -> Sequence[LeafSummary]:
         """Returns one summary a leaf, as made when the trace was sealed."""
@@ -239,26 +274,29 @@ class ArrowStream:
         if self._mapped is None:
             message = f"{self._source.path!r} is closed"
             raise TraceError(message, path=self._source.path)
+        self._source.use()
         return self._mapped
 
     def _error(self, reason: str) -> TraceFormatError:
         return Place(self._source.path, layout.STREAMS).error(f"row {self._number}: {reason}")
 
 
-class _Rows:
+class StreamRows:
     """The rows of streams.arrow. Texts are decoded when they are asked for: 5,000 sites take long to parse."""
 
     def __init__(self, table: IpcFile) -> None:
+        numeric = [name for name in _NUMBERS if name in table.columns or name not in layout.NEW_COLUMNS]
         for name, kind in layout.STREAM_COLUMNS.items():
+            if name in layout.NEW_COLUMNS and name not in table.columns:
+                continue
             if name not in table.columns or table.columns[name].type != kind:
                 found = table.columns[name].type if name in table.columns else "missing"
                 message = f"column {name} is {found}, not {kind}"
                 raise ValueError(message)
         batches = [table.batch(number) for number in range(table.batches)]
-        self._texts: dict[str, list[tuple[int, np.ndarray, np.ndarray]]] = {
-            name: _text_parts(table, batches, name) for name in _TEXTS
-        }
-        numbers = {name: _numbers(table, batches, name) for name in _NUMBERS}
+        self._table, self._batches = table, batches
+        self._texts = {name: _text_parts(table, batches, name) for name in _TEXTS}
+        numbers = {name: _numbers(table, batches, name) for name in numeric}
         for name, values in numbers.items():
             # Steps may be negative.
             if not name.endswith("step") and (values < 0).any():
@@ -272,6 +310,7 @@ class _Rows:
         self.file_nbytes: list[int] = numbers["file_nbytes"].tolist()
         self.file_crc32c: list[int] = numbers["file_crc32c"].tolist()
         self.batch_rows: list[int] = numbers["batch_rows"].tolist()
+        self.site_id: list[int] = numbers["site_id"].tolist() if "site_id" in numbers else []
         self.file = [self.text("file", number) for number in range(len(self.records))]
         if max([*self.first_row, *self.records], default=0) > _MOST or min(self.batch_rows, default=1) < 1:
             message = "a number of rows is out of range"
@@ -279,12 +318,20 @@ class _Rows:
 
     def text(self, name: str, number: int) -> str:
         """Returns the text of a row; raises ValueError where it is none."""
-        for first, ends, data in self._texts[name]:
+        # Another thread may forget them meanwhile.
+        parts = self._texts.get(name)
+        if parts is None:
+            parts = self._texts[name] = _text_parts(self._table, self._batches, name)
+        for first, ends, data in parts:
             at = number - first
             if at < len(ends) - 1:
                 return bytes(data.data[int(ends[at]) : int(ends[at + 1])]).decode()
         message = f"there is no row {number}"
         raise ValueError(message)
+
+    def forget_texts(self) -> None:
+        """Lets go of the texts until one is next asked for."""
+        self._texts.clear()
 
 
 def _text_parts(table: IpcFile, batches: list[Batch], name: str) -> list[tuple[int, np.ndarray, np.ndarray]]:

@@ -24,8 +24,8 @@ from tracerec.formats.arrow import columns, layout
 from tracerec.formats.arrow.files import Place, map_file
 from tracerec.formats.arrow.ipc import IpcFile
 from tracerec.formats.contract import FORMAT_VERSION
-from tracerec.model import FLAG_STEP, INDEX_DTYPE
-from tracerec.summaries import summarizers
+from tracerec.model import INDEX_DTYPE
+from tracerec.summaries import StepRange, summarizers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +107,7 @@ def _write(source: TraceSource, folder: Path, compression: str | None) -> None:
 def _write_stream(writer: _FileWriter, number: int, stream: StreamSource) -> dict[str, Any]:
     """Writes the records of a stream; returns what its row of streams.arrow says of it alone."""
     site, records = stream.site, stream.records
-    first, steps, leaves = writer.rows, _Steps(), summarizers(stream)
+    first, steps, leaves = writer.rows, StepRange(), summarizers(stream)
     width = INDEX_DTYPE.itemsize + site.record_nbytes
     # Whole batches, so that none is put together from two blocks.
     size = writer.file.batch_rows * max(1, READ_BYTES // (writer.file.batch_rows * width))
@@ -135,6 +135,7 @@ def _write_stream(writer: _FileWriter, number: int, stream: StreamSource) -> dic
         "last_step": high,
         "site": structure.canonical(site.to_json()),
         "summaries": structure.canonical([leaf.summary().to_json() for leaf in leaves]),
+        "site_id": site.id,
     }
 
 
@@ -147,19 +148,6 @@ def _checked(block: np.ndarray, field: layout.Field, tap: str, records: tuple[in
         )
         raise ValueError(message)
     return np.ascontiguousarray(block)
-
-
-class _Steps:
-    """The smallest and the largest step of a stream."""
-
-    range: tuple[int, int] | None = None
-
-    def add(self, rows: np.ndarray) -> None:
-        """Takes rows of the index table."""
-        steps = rows["step"][(rows["flags"] & FLAG_STEP) != 0]
-        if len(steps):
-            low, high = int(steps.min()), int(steps.max())
-            self.range = (low, high) if self.range is None else (min(low, self.range[0]), max(high, self.range[1]))
 
 
 class _FileWriter:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from h5py import h5p
 
-__all__ = ["COMPRESSIONS", "MAX_RATIO", "Codec", "codec_of", "decompress"]
+__all__ = ["COMPRESSIONS", "MAX_RATIO", "Codec", "codec_of", "decompress", "filters_of"]
 
 BLOSC = 32001
 """The Blosc filter's number in the HDF Group's registry."""
@@ -97,6 +97,15 @@ def codec_of(properties: h5p.PropDCID, itemsize: int) -> tuple[int, ...]:
             message = f"shuffle filter for elements of {values} bytes, not {itemsize}"
             raise ValueError(message)
     return pipeline
+
+
+def filters_of(properties: h5p.PropDCID) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Returns the filters of a dataset: the number and the client data of each. Equal ones make chunks alike."""
+    filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
+    # HDF5 adds the element's size to the shuffle filter when it makes the dataset.
+    return tuple(
+        (int(code), () if code == h5z.FILTER_SHUFFLE else tuple(map(int, values))) for code, _, values, _ in filters
+    )
 
 
 def _check_blosc(chunk: np.ndarray, nbytes: int) -> None:

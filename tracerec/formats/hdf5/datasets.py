@@ -6,22 +6,24 @@ follows no links, opens no second file, loads no filter plugin, converts no bits
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from typing import TYPE_CHECKING
 
+import crc32c
 import numpy as np
 from h5py import h5d, h5g, h5l
 
 from tracerec.errors import TraceFormatError
 from tracerec.formats.hdf5 import layout
-from tracerec.formats.hdf5.codecs import MAX_RATIO, codec_of, decompress
+from tracerec.formats.hdf5.codecs import MAX_RATIO, codec_of, decompress, filters_of
 from tracerec.formats.hdf5.types import file_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["HDF5_ERRORS", "Dataset", "Place", "open_group"]
+__all__ = ["HDF5_ERRORS", "ChunkDamage", "Dataset", "Grid", "Place", "open_group"]
 
 HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError)
 """What h5py raises for what HDF5 finds wrong; which one depends on the HDF5 version."""
@@ -37,16 +39,18 @@ class Place:
         file: the file's path.
         size: the file's size in bytes.
         inside: the path inside the file.
+        tap: the tap whose stream it is, as text that a terminal can show; None outside of streams.
     """
 
-    def __init__(self, file: str, size: int, inside: str = "/") -> None:
+    def __init__(self, file: str, size: int, inside: str = "/", tap: str | None = None) -> None:
         self.file = file
         self.size = size
         self.inside = inside
+        self.tap = tap
 
-    def child(self, name: str) -> Place:
-        """Returns the place of a member."""
-        return Place(self.file, self.size, f"{self.inside.rstrip('/')}/{name}")
+    def child(self, name: str, tap: str | None = None) -> Place:
+        """Returns the place of a member; ``tap`` where it is the group of a stream."""
+        return Place(self.file, self.size, f"{self.inside.rstrip('/')}/{name}", tap or self.tap)
 
     def error(self, what: object) -> TraceFormatError:
         """Returns the error that says what is wrong here, in one line."""
@@ -64,6 +68,46 @@ def open_group(parent: h5g.GroupID, name: str, place: Place) -> h5g.GroupID:
         raise place.error(error) from error
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChunkDamage:
+    """A chunk that cannot be read, for whoever verifies or salvages a file.
+
+    Attributes:
+        dataset: the dataset's name in the stream's group, such as ``"data_0"``.
+        chunk: the chunk's corner, in elements of the dataset.
+        start: the first record that needs it.
+        stop: the one after the last.
+        checksum: whether it is the checksum that is wrong; else the chunk is missing or does not decompress.
+        reason: what is wrong, in a few words.
+    """
+
+    dataset: str
+    chunk: tuple[int, ...]
+    start: int
+    stop: int
+    checksum: bool
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Grid:
+    """How a dataset is cut into chunks. Chunks of datasets that agree in all but the lead can be copied as they are.
+
+    Attributes:
+        chunk: the shape of a chunk.
+        filters: the filters as HDF5 describes them; see `tracerec.formats.hdf5.codecs.filters_of`.
+        lead: rows before the first record's.
+    """
+
+    chunk: tuple[int, ...]
+    filters: tuple[tuple[int, tuple[int, ...]], ...]
+    lead: int
+
+
+class _WrongChecksum(ValueError):
+    """The bytes of a chunk are not those that were written."""
+
+
 class Dataset:
     """A dataset of which every size was checked.
 
@@ -72,14 +116,22 @@ class Dataset:
         table: its name, dtype and the shape of one record.
         records: how many records it must hold; None: whatever it says.
         place: where it is.
+        lead: rows before the first record's.
+
+    Attributes:
+        grid: how it is cut into chunks; None where there are no elements.
 
     Raises:
         TraceFormatError: it is missing, lies outside the file, is not of that type and shape, is stored in a way
             that tracerec does not write, or declares more bytes than the file can hold.
     """
 
-    def __init__(self, parent: h5g.GroupID, table: layout.Table, records: int | None, place: Place) -> None:
-        self._table, self._place = table, place
+    def __init__(
+        self, parent: h5g.GroupID, table: layout.Table, records: int | None, place: Place, lead: int = 0
+    ) -> None:
+        self._table, self._place, self._lead = table, place, lead
+        self._checksums: np.ndarray | None = None
+        self.grid: Grid | None = None
         _check_link(parent, table.name, place)
         try:
             self._id = h5d.open(parent, table.name.encode())
@@ -90,7 +142,7 @@ class Dataset:
     @property
     def records(self) -> int:
         """How many records it holds."""
-        return self._shape[0]
+        return self._shape[0] - self._lead
 
     @property
     def nbytes(self) -> int:
@@ -99,6 +151,22 @@ class Dataset:
             return self._id.get_storage_size()
         except HDF5_ERRORS as error:
             raise self._place.error(error) from error
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks it has."""
+        return 0 if self.grid is None else layout.chunk_count(self._shape, self.grid.chunk)
+
+    def use_checksums(self, checksums: np.ndarray) -> None:
+        """From now on compares each chunk that is read with its checksum; there must be one a chunk.
+
+        Raises:
+            TraceFormatError: there are fewer checksums than chunks.
+        """
+        if len(checksums) != self.chunks:
+            reason = f"{self.chunks} chunks, but {len(checksums)} checksums"
+            raise self._place.error(reason)
+        self._checksums = checksums
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Returns records ``start`` to ``stop`` as ``(stop - start, *shape)`` of the logical dtype.
@@ -112,18 +180,48 @@ class Dataset:
             raise IndexError(message)
         bits = np.empty((stop - start, *self._shape[1:]), np.dtype((np.void, self._table.numpy.itemsize)))
         if bits.size:
+            start, stop = start + self._lead, stop + self._lead
             for offset in self._offsets(start, stop):
                 try:
                     self._read_chunk(offset, start, bits)
                 except HDF5_ERRORS as error:
-                    reason = f"chunk at {offset}: {error}"
-                    raise self._place.error(reason) from error
-        return bits.view(self._table.numpy).reshape(stop - start, *self._table.shape)
+                    raise self._chunk_error(offset, error) from error
+        return bits.view(self._table.numpy).reshape(len(bits), *self._table.shape)
+
+    def stored(self, offset: tuple[int, ...]) -> bytes:
+        """Returns the bytes of a chunk as they are in the file, compared with their checksum.
+
+        Args:
+            offset: the chunk's corner, in elements.
+
+        Raises:
+            TraceFormatError: the chunk is missing or damaged.
+        """
+        try:
+            return bytes(self._stored(offset))
+        except HDF5_ERRORS as error:
+            raise self._chunk_error(offset, error) from error
+
+    def damage(self) -> Iterator[ChunkDamage]:
+        """Reads every chunk, and yields those that are missing or damaged."""
+        if self.grid is None:
+            return
+        out = np.empty(self._chunk_nbytes, np.uint8)
+        for offset in self._offsets(0, self._shape[0]):
+            try:
+                self._decode(offset, out)
+            except HDF5_ERRORS as error:
+                start = max(0, offset[0] - self._lead)
+                stop = min(offset[0] + self.grid.chunk[0], self._shape[0]) - self._lead
+                reason = " ".join(str(error).split())
+                wrong = isinstance(error, _WrongChecksum)
+                yield ChunkDamage(self._table.name, offset, start, max(stop, start), wrong, reason)
 
     def _check(self, records: int | None) -> None:
         """Raises ValueError for a dataset that tracerec did not write."""
         table, self._shape = self._table, self._id.shape
-        expected = layout.stored_shape(self._shape[0] if records is None else records, table.shape)
+        rows = self._shape[0] if records is None else records + self._lead
+        expected = layout.stored_shape(rows, table.shape)
         if self._shape != expected:
             message = f"has shape {self._shape}, not {expected}"
             raise ValueError(message)
@@ -140,40 +238,71 @@ class Dataset:
         if properties.get_layout() != h5d.CHUNKED:
             message = "is not chunked"
             raise ValueError(message)
-        self._chunk = properties.get_chunk()
+        chunk = tuple(map(int, properties.get_chunk()))
         self._pipeline = codec_of(properties, table.numpy.itemsize)
-        self._chunk_nbytes = math.prod(self._chunk) * table.numpy.itemsize
+        self._chunk_nbytes = math.prod(chunk) * table.numpy.itemsize
         if nbytes > self._place.size * (MAX_RATIO if self._pipeline else 1) or self._chunk_nbytes > READABLE_CHUNK:
             message = f"declares {nbytes} bytes in chunks of {self._chunk_nbytes}, in a file of {self._place.size}"
             raise ValueError(message)
+        if self._lead >= chunk[0]:
+            message = f"has {self._lead} rows before the first record's, in chunks of {chunk[0]}"
+            raise ValueError(message)
+        self.grid = Grid(chunk, filters_of(properties), self._lead)
+        # Row-major: how many chunks lie between neighbours along each axis.
+        grid = [-(-n // c) for n, c in zip(self._shape, chunk, strict=True)]
+        self._strides = [math.prod(grid[axis + 1 :]) for axis in range(len(grid))]
 
     def _offsets(self, start: int, stop: int) -> Iterator[tuple[int, ...]]:
-        """Yields the corners of the chunks that hold these records, in row-major order."""
-        first = start - start % self._chunk[0]
-        rest = (range(0, n, c) for n, c in zip(self._shape[1:], self._chunk[1:], strict=True))
-        return itertools.product(range(first, stop, self._chunk[0]), *rest)
+        """Yields the corners of the chunks that hold these rows, in row-major order."""
+        chunk = self._some_chunk
+        first = start - start % chunk[0]
+        rest = (range(0, n, c) for n, c in zip(self._shape[1:], chunk[1:], strict=True))
+        return itertools.product(range(first, stop, chunk[0]), *rest)
 
     def _read_chunk(self, offset: tuple[int, ...], start: int, bits: np.ndarray) -> None:
-        """Copies what a chunk holds of ``bits``, whose first record is ``start``."""
+        """Copies what a chunk holds of ``bits``, whose first row is ``start``."""
+        chunk = self._some_chunk
         row, skipped = offset[0] - start, max(0, start - offset[0])
-        rest = (slice(low, low + c) for low, c in zip(offset[1:], self._chunk[1:], strict=True))
-        target = bits[(slice(row + skipped, row + self._chunk[0]), *rest)]
-        if target.shape == self._chunk and target.flags.c_contiguous:
+        rest = (slice(low, low + c) for low, c in zip(offset[1:], chunk[1:], strict=True))
+        target = bits[(slice(row + skipped, row + chunk[0]), *rest)]
+        if target.shape == chunk and target.flags.c_contiguous:
             self._decode(offset, target.reshape(-1).view(np.uint8))
             return
-        whole = np.empty(self._chunk, bits.dtype)
+        whole = np.empty(chunk, bits.dtype)
         self._decode(offset, whole.reshape(-1).view(np.uint8))
         part = (slice(skipped, skipped + target.shape[0]), *map(slice, target.shape[1:]))
         target[...] = whole[part]
 
     def _decode(self, offset: tuple[int, ...], out: np.ndarray) -> None:
+        data = np.frombuffer(self._stored(offset), np.uint8)
+        decompress(self._pipeline, data, out, self._table.numpy.itemsize)
+
+    def _stored(self, offset: tuple[int, ...]) -> bytes | memoryview:
         # A chunk that does not compress grows by some bytes; one that is longer still is refused by h5py.
-        stored = np.empty(self._chunk_nbytes + self._chunk_nbytes // 512 + 64, np.uint8)
-        mask, data = self._id.read_direct_chunk(offset, out=stored)
+        room = np.empty(self._chunk_nbytes + self._chunk_nbytes // 512 + 64, np.uint8)
+        mask, data = self._id.read_direct_chunk(offset, out=room)
         if mask:
             message = f"filter mask {mask:#x}"
             raise ValueError(message)
-        decompress(self._pipeline, np.frombuffer(data, np.uint8), out, self._table.numpy.itemsize)
+        if self._checksums is not None:
+            number = sum(o // c * n for o, c, n in zip(offset, self._some_chunk, self._strides, strict=True))
+            found, expected = crc32c.crc32c(data), int(self._checksums[number])
+            if found != expected:
+                message = f"its CRC-32C is {found:08x}, not {expected:08x}: its bytes are not those that were written"
+                raise _WrongChecksum(message)
+        return data
+
+    @property
+    def _some_chunk(self) -> tuple[int, ...]:
+        """The shape of a chunk of a dataset with elements."""
+        if self.grid is None:
+            reason = "has no chunks"
+            raise self._place.error(reason)
+        return self.grid.chunk
+
+    def _chunk_error(self, offset: tuple[int, ...], error: Exception) -> TraceFormatError:
+        of_tap = "" if self._place.tap is None else f" of tap {self._place.tap}"
+        return self._place.error(f"chunk at {offset}{of_tap}: {error}")
 
 
 def _check_link(parent: h5g.GroupID, name: str, place: Place) -> None:

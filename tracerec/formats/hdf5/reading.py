@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
-import h5py
+import crc32c
 import numpy as np
-from h5py import h5a, h5g, h5t
 
-from tracerec.errors import TraceError, TraceFormatError, TraceNotFound
+from tracerec.errors import TraceFormatError
 from tracerec.formats import headers
 from tracerec.formats.hdf5 import layout
-from tracerec.formats.hdf5.datasets import HDF5_ERRORS, Dataset, Place, open_group
+from tracerec.formats.hdf5.datasets import HDF5_ERRORS, Dataset, open_group
+from tracerec.formats.hdf5.files import OpenFile, attribute
+from tracerec.formats.pool import Pool
 from tracerec.protocol import dtypes
 from tracerec.statistics import LeafSummary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
+    from h5py import h5g
+
     from tracerec.formats.contract import RunInfo
+    from tracerec.formats.hdf5.datasets import ChunkDamage, Grid, Place
     from tracerec.model import Site
 
 __all__ = ["Hdf5Source", "Hdf5Stream"]
@@ -29,12 +32,18 @@ __all__ = ["Hdf5Source", "Hdf5Stream"]
 _JSON_ERRORS = (*HDF5_ERRORS, AttributeError, RecursionError)
 """What parsing JSON of the wrong form raises."""
 
+_SHOWN = 80
+"""Characters of a tap's name in a message."""
+
+_T = TypeVar("_T")
+
 
 class Hdf5Source:
     """A sealed file, opened for reading: a `tracerec.formats.contract.TraceSource`.
 
     Args:
         path: the file.
+        pool: the pool of the trace that the file is a part of; None: it is a trace of its own.
 
     Attributes:
         path: the file, as given.
@@ -50,22 +59,30 @@ class Hdf5Source:
         ...     source.streams[0].leaf(0, 0, 10)
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, pool: Pool | None = None) -> None:
         self.path = os.fspath(path)
-        self._file = _opened(self.path)
+        self._contents = _Contents(OpenFile(self.path, pool), pool or Pool())
         try:
-            place = Place(self.path, os.path.getsize(self.path))  # noqa: PTH202  # paths are str here
-            root = _root(self._file, place)
-            version = _checked_version(root, place)
-            self.info: RunInfo = _run_info(root, version, place)
-            self.streams: Sequence[Hdf5Stream] = self._listed(root, place)
+            self.info: RunInfo = self._contents.run_info()
+            self.streams: Sequence[Hdf5Stream] = self._contents.streams()
         except BaseException:
-            self._file.close()
+            self.close()
             raise
+
+    def damage(self) -> Iterator[str]:
+        """Reads the texts that opening did not read, and yields what is wrong with them; `Hdf5Stream.damage` the rest.
+
+        Without checksums (before version 1.2) what still decompresses is not known to be damaged.
+        """
+        for check in (self._contents.summaries, self._contents.checksums):
+            try:
+                check()
+            except TraceFormatError as error:
+                yield str(error)
 
     def close(self) -> None:
         """Closes the file; reading from its streams then raises TraceError."""
-        self._file.close()
+        self._contents.file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -75,79 +92,57 @@ class Hdf5Source:
     ) -> None:
         self.close()
 
-    def _listed(self, root: h5g.GroupID, place: Place) -> tuple[Hdf5Stream, ...]:
-        index = _Lines(self._file, root, layout.INDEX, place)
-        summaries = _Lines(self._file, root, layout.SUMMARIES, place)
-        groups = place.child(layout.STREAMS)
-        parent = open_group(root, layout.STREAMS, groups)
-        try:
-            # As one text: a parser started for each line takes six times as long.
-            values = headers.parse_json(b"[" + b",".join(index.lines) + b"]")
-            lines = [layout.StreamLine.from_json(value) for value in values]
-        except _JSON_ERRORS as error:
-            reason = f"not one stream a line: {error!r}"
-            raise index.place.error(reason) from error
-        return tuple(
-            Hdf5Stream(self._file, parent, line, groups, partial(summaries.parsed, number))
-            for number, line in enumerate(lines)
-        )
-
-
-class _Lines:
-    """A dataset of JSON lines, read when it is first asked for."""
-
-    def __init__(self, file: h5py.File, root: h5g.GroupID, name: str, place: Place) -> None:
-        self._file, self._root, self._name = file, root, name
-        self.place = place.child(name)
-
-    @cached_property
-    def lines(self) -> list[bytes]:
-        _check_open(self._file, self.place)
-        dataset = Dataset(self._root, layout.text_table(self._name), None, self.place)
-        return dataset.read(0, dataset.records).tobytes().splitlines()
-
-    def parsed(self, number: int) -> Any:
-        """Returns a line's JSON value; raises ValueError where it is none."""
-        if number >= len(self.lines):
-            message = f"{self.place.inside} has no line {number + 1}"
-            raise ValueError(message)
-        return headers.parse_json(self.lines[number])
-
 
 class Hdf5Stream:
-    """One stream of a sealed file: a `tracerec.formats.contract.StreamSource`.
+    """One stream of a sealed file: a `tracerec.formats.contract.StreamSource`. Made by `Hdf5Source`."""
 
-    Attributes:
-        records: how many records it has.
-        nbytes: bytes of its chunks in the file.
-        steps: the smallest and the largest step, None when no record has one.
-    """
+    __slots__ = ("_contents", "_line", "_number", "_site")
 
-    def __init__(
-        self,
-        file: h5py.File,
-        parent: h5g.GroupID,
-        line: layout.StreamLine,
-        groups: Place,
-        summaries: Callable[[], Any],
-    ) -> None:
-        self._file, self._parent, self._line, self._groups = file, parent, line, groups
-        self._summaries = summaries
-        self._datasets: dict[str, Dataset] = {}
-        self.records = line.records
-        self.nbytes = line.nbytes
-        self.steps = line.steps
+    def __init__(self, contents: _Contents, line: layout.StreamLine, number: int) -> None:
+        self._contents, self._line, self._number = contents, line, number
+        self._site: Site | None = None
 
     @property
     def site(self) -> Site:
         """The site; raises TraceFormatError where the file does not describe one."""
+        if self._site is None:
+            self._site = self._parsed_site()
         return self._site
+
+    @property
+    def site_id(self) -> int:
+        """The site's id, for which the site need not be parsed."""
+        return self.site.id if self._line.site_id is None else self._line.site_id
+
+    @property
+    def tap(self) -> str:
+        """The tap's name, for which the site need not be parsed."""
+        return self.site.name if self._line.tap is None else self._line.tap
+
+    @property
+    def records(self) -> int:
+        """How many records it has."""
+        return self._line.records
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its chunks in the file."""
+        return self._line.nbytes
+
+    @property
+    def steps(self) -> tuple[int, int] | None:
+        """The smallest and the largest step, None when no record has one."""
+        return self._line.steps
 
     def summaries(self) -> Sequence[LeafSummary]:
         """Returns one summary a leaf, as made when the file was sealed."""
         leaves = len(self.site.leaves)
+        lines = self._contents.summaries()
         try:
-            summaries = [LeafSummary.from_json(value) for value in self._summaries()]
+            if self._number >= len(lines):
+                message = f"/{layout.SUMMARIES} has no line {self._number + 1}"
+                raise ValueError(message)
+            summaries = [LeafSummary.from_json(value) for value in headers.parse_json(lines[self._number])]
             if len(summaries) != leaves:
                 message = f"{len(summaries)} for {leaves} leaves"
                 raise ValueError(message)
@@ -161,7 +156,7 @@ class Hdf5Stream:
         sizes = self._line.leaf_nbytes
         if sizes is None:
             # Version 1.0 does not list them; the dataset knows.
-            return self._dataset(f"data_{number}").nbytes
+            return self._with(f"data_{number}", lambda dataset: dataset.nbytes)
         if len(sizes) != len(self.site.leaves):
             reason = f"{len(sizes)} sizes for {len(self.site.leaves)} leaves"
             raise self._place.error(reason)
@@ -169,79 +164,203 @@ class Hdf5Stream:
 
     def index(self, start: int, stop: int) -> np.ndarray:
         """Returns rows of the index table, as an array of `tracerec.model.INDEX_DTYPE`."""
-        return self._dataset(layout.INDEX).read(start, stop)
+        return self._read(layout.INDEX, start, stop)
 
     def leaf(self, number: int, start: int, stop: int) -> np.ndarray:
         """Returns leaf ``number`` of ``site.leaves`` as ``(stop - start, *shape)`` of the logical dtype."""
-        return self._dataset(f"data_{number}").read(start, stop)
+        return self._read(f"data_{number}", start, stop)
 
     def column(self, number: int, start: int, stop: int) -> np.ndarray:
         """Returns column ``number`` of ``site.columns`` as ``(stop - start, *shape)``."""
         column = self.site.columns[number]
         if column.in_index:
             return self.index(start, stop)["step"].astype(dtypes.from_name(column.dtype))
-        return self._dataset(f"kwarg_{number}").read(start, stop)
+        return self._read(f"kwarg_{number}", start, stop)
+
+    def damage(self) -> Iterator[ChunkDamage]:
+        """Reads every chunk of the stream, and yields those that are missing or damaged.
+
+        Raises:
+            TraceFormatError: a whole dataset cannot be opened.
+        """
+        for table in self._tables:
+            # Not one by one: between two the caller may read other files, and the pool may shut this one.
+            yield from self._with(table.name, lambda dataset: list(dataset.damage()))
+
+    def grid(self, number: int) -> Grid | None:
+        """Returns how dataset ``number`` of `layout.tables` is cut into chunks; None where it has no elements."""
+        return self._with(self._tables[number].name, lambda dataset: dataset.grid)
+
+    def stored(self, number: int, chunk: tuple[int, ...]) -> bytes:
+        """Returns a chunk of dataset ``number`` of `layout.tables` as it is in the file, its checksum compared.
+
+        Args:
+            number: which dataset.
+            chunk: the chunk's corner, in elements of the dataset, the rows before the first record's included.
+
+        Raises:
+            TraceFormatError: the chunk is missing or damaged.
+        """
+        return self._with(self._tables[number].name, lambda dataset: dataset.stored(chunk))
 
     @property
     def _place(self) -> Place:
-        return self._groups.child(self._line.group)
+        return self._contents.place.child(layout.STREAMS).child(self._line.group)
 
-    @cached_property
-    def _site(self) -> Site:
+    @property
+    def _tables(self) -> list[layout.Table]:
+        return list(layout.tables(self.site))
+
+    def _read(self, name: str, start: int, stop: int) -> np.ndarray:
+        return self._with(name, lambda dataset: dataset.read(start, stop))
+
+    def _with(self, name: str, use: Callable[[Dataset], _T]) -> _T:
+        with self._contents.file.root() as root:
+            return use(self._dataset(root, name))
+
+    def _dataset(self, root: h5g.GroupID, name: str) -> Dataset:
+        return self._contents.file.kept(f"{self._line.group}/{name}", lambda: self._opened(root, name))
+
+    def _opened(self, root: h5g.GroupID, name: str) -> Dataset:
+        tables = self._tables
+        number = next(number for number, table in enumerate(tables) if table.name == name)
+        file, outside = self._contents.file, self._contents.place.child(layout.STREAMS)
+        place = outside.child(self._line.group, _shown(self.site.name))
+        parent = file.kept("/", lambda: open_group(root, layout.STREAMS, outside))
+        group = file.kept(self._line.group, lambda: open_group(parent, self._line.group, place))
+        lead = self._of_table(self._line.leads, number, len(tables)) or 0
+        dataset = Dataset(group, tables[number], self.records, place.child(name), lead)
+        first = self._of_table(self._line.checksums, number, len(tables))
+        if first is not None and self._contents.checked:
+            dataset.use_checksums(self._contents.checksums()[first : first + dataset.chunks])
+        return dataset
+
+    def _of_table(self, values: tuple[int, ...] | None, number: int, tables: int) -> int | None:
+        """Returns a dataset's item of a list of the stream's line; None where there is no list."""
+        if values is None:
+            return None
+        if len(values) != tables:
+            reason = f"{len(values)} numbers for {tables} data sets"
+            raise self._place.error(reason)
+        return values[number]
+
+    def _parsed_site(self) -> Site:
+        known = self._contents.pool.sites
+        site_id = self._line.site_id
+        if site_id is not None and site_id in known:
+            return known[site_id]
         try:
-            return self._line.parsed_site()
+            site = self._line.parsed_site()
         except _JSON_ERRORS as error:
             reason = f"site: {error!r}"
             raise self._place.error(reason) from error
-
-    @cached_property
-    def _tables(self) -> dict[str, layout.Table]:
-        return {table.name: table for table in layout.tables(self.site)}
-
-    @cached_property
-    def _group(self) -> h5g.GroupID:
-        return open_group(self._parent, self._line.group, self._place)
-
-    def _dataset(self, name: str) -> Dataset:
-        _check_open(self._file, self._place)
-        if name not in self._datasets:
-            table = self._tables[name]
-            self._datasets[name] = Dataset(self._group, table, self.records, self._place.child(name))
-        return self._datasets[name]
+        return known.setdefault(site.id, site)
 
 
-def _check_open(file: h5py.File, place: Place) -> None:
-    if not file:
-        message = f"{place.file!r} is closed"
-        raise TraceError(message, path=place.file)
+class _Contents:
+    """What a file holds beside its streams, read when it is first asked for, each compared with its checksum."""
+
+    def __init__(self, file: OpenFile, pool: Pool) -> None:
+        self.file, self.pool = file, pool
+        self.place = file.place
+        self._expected: dict[str, int] = {}
+        self._lines: list[bytes] | None = None
+        self._checksums: np.ndarray | None = None
+
+    @property
+    def checked(self) -> bool:
+        """Whether the file has checksums."""
+        return bool(self._expected)
+
+    def run_info(self) -> RunInfo:
+        """Returns the run, the format and its version checked."""
+        with self.file.root() as root:
+            version = _checked_version(root, self.place)
+            if version >= layout.CHECKED_VERSION:
+                self._expected = _expected_sums(root, self.place)
+            text = attribute(root, layout.RUN_ATTRIBUTE, self.place)
+        if text is None:
+            reason = f"attribute {layout.RUN_ATTRIBUTE} is missing"
+            raise self.place.error(reason)
+        try:
+            self._check(layout.RUN_ATTRIBUTE, text.encode())
+        except ValueError as error:
+            reason = f"attribute {layout.RUN_ATTRIBUTE}: {error}"
+            raise self.place.error(reason) from error
+        try:
+            return headers.parse_run(text, version)
+        except ValueError as error:
+            reason = f"attribute {error}"
+            raise self.place.error(reason) from error
+
+    def streams(self) -> tuple[Hdf5Stream, ...]:
+        """Returns the streams that the file lists."""
+        with self.file.root() as root:
+            open_group(root, layout.STREAMS, self.place.child(layout.STREAMS))
+        place = self.place.child(layout.INDEX)
+        text = self._text(layout.INDEX)
+        try:
+            parsed = layout.stream_lines(text, self.pool.site_texts)
+            if self.checked and not all(line.checksums and line.site_id is not None for line in parsed):
+                message = "a line without checksums or site_id"
+                raise ValueError(message)
+        except _JSON_ERRORS as error:
+            reason = f"not one stream a line: {error!r}"
+            raise place.error(reason) from error
+        return tuple(Hdf5Stream(self, line, number) for number, line in enumerate(parsed))
+
+    def summaries(self) -> list[bytes]:
+        """Returns the lines of /summaries."""
+        if self._lines is None:
+            self._lines = self._text(layout.SUMMARIES)
+        return self._lines
+
+    def checksums(self) -> np.ndarray:
+        """Returns the checksums of all chunks of streams; none in a file of an older version."""
+        with self.file.root() as root:
+            if self._checksums is None and self.checked:
+                place = self.place.child(layout.CHECKSUMS)
+                dataset = Dataset(root, layout.checksum_table(), None, place)
+                if dataset.grid is not None and dataset.grid.filters:
+                    reason = "is compressed"
+                    raise place.error(reason)
+                values = dataset.read(0, dataset.records)
+                self._checked(layout.CHECKSUMS, values.tobytes(), place)
+                self._checksums = values
+        return np.empty(0, np.uint32) if self._checksums is None else self._checksums
+
+    def _text(self, name: str) -> list[bytes]:
+        place = self.place.child(name)
+        with self.file.root() as root:
+            dataset = Dataset(root, layout.text_table(name), None, place)
+            text = dataset.read(0, dataset.records).tobytes()
+        self._checked(name, text, place)
+        return text.splitlines()
+
+    def _checked(self, name: str, data: bytes, place: Place) -> None:
+        try:
+            self._check(name, data)
+        except ValueError as error:
+            raise place.error(error) from error
+
+    def _check(self, name: str, data: bytes) -> None:
+        """Raises ValueError where data are not those that were written."""
+        expected = self._expected.get(name)
+        if expected is not None and (found := crc32c.crc32c(data)) != expected:
+            message = f"its CRC-32C is {found:08x}, not {expected:08x}: it is not what was written"
+            raise ValueError(message)
 
 
-def _opened(path: str) -> h5py.File:
-    try:
-        # Chunks are read past HDF5's cache. Locking stays as it is: HDF5 refuses to open a file twice in one
-        # process with different settings, and the user may have it open.
-        return h5py.File(path, "r", rdcc_nbytes=0)
-    except FileNotFoundError as error:
-        message = f"{path!r} does not exist"
-        raise TraceNotFound(message, path=path) from error
-    except HDF5_ERRORS as error:
-        reason = " ".join(str(error).split())
-        message = f"{path!r} is no trace, or is damaged: {reason}"
-        raise TraceFormatError(message, path=path) from error
-
-
-def _root(file: h5py.File, place: Place) -> h5g.GroupID:
-    try:
-        return h5g.open(file.id, b"/")
-    except HDF5_ERRORS as error:
-        raise place.error(error) from error
+def _shown(tap: str) -> str:
+    """Returns a tap's name as a message can have it."""
+    return ascii(tap if len(tap) <= _SHOWN else tap[:_SHOWN] + "...")
 
 
 def _checked_version(root: h5g.GroupID, place: Place) -> tuple[int, int]:
-    if _attribute(root, layout.FORMAT_ATTRIBUTE, place) != layout.FORMAT:
+    if attribute(root, layout.FORMAT_ATTRIBUTE, place) != layout.FORMAT:
         message = f"{place.file!r} is an HDF5 file but no trace: its root has no {layout.FORMAT_ATTRIBUTE!r}"
         raise TraceFormatError(message, path=place.file)
-    text = _attribute(root, layout.VERSION_ATTRIBUTE, place) or ""
+    text = attribute(root, layout.VERSION_ATTRIBUTE, place) or ""
     try:
         return headers.parse_version(text)
     except ValueError as error:
@@ -249,36 +368,13 @@ def _checked_version(root: h5g.GroupID, place: Place) -> tuple[int, int]:
         raise TraceFormatError(message, path=place.file) from error
 
 
-def _run_info(root: h5g.GroupID, version: tuple[int, int], place: Place) -> RunInfo:
-    text = _attribute(root, layout.RUN_ATTRIBUTE, place)
-    if text is None:
-        reason = f"attribute {layout.RUN_ATTRIBUTE} is missing"
-        raise place.error(reason)
+def _expected_sums(root: h5g.GroupID, place: Place) -> dict[str, int]:
+    """Returns the checksums of what a file holds beside its streams."""
+    name = layout.CHECKSUMS_ATTRIBUTE
+    text = attribute(root, name, place)
     try:
-        return headers.parse_run(text, version)
-    except ValueError as error:
-        reason = f"attribute {error}"
+        values = headers.parse_json(text or "")
+        return {part: int(values[part]) for part in layout.CHECKED_TEXTS}
+    except _JSON_ERRORS as error:
+        reason = f"attribute {name} is missing or damaged: {error!r}"
         raise place.error(reason) from error
-
-
-def _attribute(root: h5g.GroupID, name: str, place: Place) -> str | None:
-    """Returns a text attribute of the root, None where there is none or it is something else.
-
-    A text of variable length is something else: HDF5 2.0 loops for ever on a damaged heap of them.
-    """
-    try:
-        if not h5a.exists(root, name.encode()):
-            return None
-        attribute = h5a.open(root, name.encode())
-        kind = attribute.get_type()
-        if attribute.shape != () or not isinstance(kind, h5t.TypeStringID) or kind.is_variable_str():
-            return None
-        if kind.get_size() > place.size:
-            reason = f"attribute {name} declares {kind.get_size()} bytes, in a file of {place.size}"
-            raise place.error(reason)
-        value = np.empty((), f"S{kind.get_size()}")
-        attribute.read(value, kind)
-    except HDF5_ERRORS as error:
-        reason = f"attribute {name}: {error}"
-        raise place.error(reason) from error
-    return bytes(value[()]).decode("utf-8", "replace")
