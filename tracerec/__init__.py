@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tracerec.recording import Recording as Recording
     from tracerec.recording import RecordingSummary as RecordingSummary
     from tracerec.recording import record as record
+    from tracerec.repairing import Repair as Repair
+    from tracerec.repairing import repair as repair
     from tracerec.tapping import disabled as disabled
     from tracerec.tapping import id_print as id_print
     from tracerec.tapping import id_tap as id_tap
@@ -30,17 +32,21 @@ if TYPE_CHECKING:
     from tracerec.trace import Tap as Tap
     from tracerec.trace import Trace as Trace
     from tracerec.trace import open_trace as open  # noqa: A004 - tracerec.open, as io.open, gzip.open
+    from tracerec.verifying import Verification as Verification
+    from tracerec.verifying import verify as verify
 
 __all__ = [
     "Leaf",
     "Record",
     "Recording",
     "RecordingSummary",
+    "Repair",
     "Site",
     "Tap",
     "Trace",
     "TracerecError",
     "Transform",
+    "Verification",
     "barrier_wait",
     "disabled",
     "errors",
@@ -49,8 +55,10 @@ __all__ = [
     "open",
     "outfeed_receiver",
     "record",
+    "repair",
     "scope",
     "tap",
+    "verify",
 ]
 
 _HOMES = {
@@ -58,11 +66,13 @@ _HOMES = {
     "Record": "tracerec.model",
     "Recording": "tracerec.recording",
     "RecordingSummary": "tracerec.recording",
+    "Repair": "tracerec.repairing",
     "Site": "tracerec.model",
     "Tap": "tracerec.trace",
     "Trace": "tracerec.trace",
     "TracerecError": "tracerec.errors",
     "Transform": "tracerec.model",
+    "Verification": "tracerec.verifying",
     "barrier_wait": "tracerec.outfeed.receiver",
     "disabled": "tracerec.tapping",
     "id_print": "tracerec.tapping",
@@ -70,8 +80,10 @@ _HOMES = {
     "outfeed_receiver": "tracerec.outfeed.receiver",
     "open": "tracerec.trace",
     "record": "tracerec.recording",
+    "repair": "tracerec.repairing",
     "scope": "tracerec.tapping",
     "tap": "tracerec.tapping",
+    "verify": "tracerec.verifying",
 }
 
 

@@ -11,6 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tracerec.budget import Budget
     from tracerec.journal.writing import JournalWriter
     from tracerec.model import Site
     from tracerec.outfeed.batch import Batch, Group
@@ -34,6 +35,8 @@ class Recorder:
         name: the recording's path, for messages.
         on_first_batch: called before the first batch from a device is written.
         on_failure: called with the first failure.
+        budget: how much may be written.
+        first_arrival, first_call: added to arrival and call numbers, which an earlier attempt has begun.
     """
 
     def __init__(
@@ -42,12 +45,18 @@ class Recorder:
         name: str,
         on_first_batch: Callable[[], None],
         on_failure: Callable[[Exception], None],
+        budget: Budget,
+        *,
+        first_arrival: int = 0,
+        first_call: int = 0,
     ) -> None:
         self.failure: Exception | None = None
         self._writer = writer
         self._name = name
         self._on_first_batch: Callable[[], None] = on_first_batch
         self._on_failure = on_failure
+        self._budget = budget
+        self._first_arrival, self._first_call = first_arrival, first_call
         self._began = False
         self._refused: Counter[str] = Counter()
 
@@ -65,6 +74,11 @@ class Recorder:
     def lost(self) -> dict[str, int]:
         """How many records could not be written, by tap name."""
         return dict(self._writer.lost + self._refused)
+
+    @property
+    def over_budget(self) -> dict[str, int]:
+        """How many records were not written because a budget was reached, by tap name."""
+        return dict(self._budget.refused)
 
     def consume(self, batch: Batch) -> None:
         """Writes a batch."""
@@ -88,10 +102,6 @@ class Recorder:
             return False
         return True
 
-    def forget(self) -> None:
-        """Lets go of the journal's file without writing, in a forked child."""
-        self._writer.close()
-
     def _try(self, action: Callable[..., None], *args: Any) -> None:
         try:
             action(*args)
@@ -104,20 +114,32 @@ class Recorder:
 
     def _append(self, group: Group) -> None:
         site = group.site
+        self._budget.see(group.rows)
+        count = self._budget.take(site, len(group.arrays))
+        rows = self._numbered(group.rows)
         stored = _stored_arrays(site)
         per_frame = max(1, _FRAME_BYTES // max(1, site.record_nbytes))
         done = 0
         try:
-            for first in range(0, len(group.arrays), per_frame):
-                part = slice(first, first + per_frame)
-                rows = group.rows[part].view(np.uint8).reshape(-1, group.rows.dtype.itemsize)
+            for first in range(0, count, per_frame):
+                part = slice(first, min(first + per_frame, count))
+                index = rows[part].view(np.uint8).reshape(-1, rows.dtype.itemsize)
                 members = group.arrays[part]
-                arrays = [rows, *(_stack([record[k] for record in members]) for k in stored)]
+                arrays = [index, *(_stack([record[k] for record in members]) for k in stored)]
                 # from here on the writer counts these records, written or lost
                 done = first + len(members)
                 self._writer.append(site, arrays)
         finally:
-            self._refused[site.name] += len(group.arrays) - done
+            self._refused[site.name] += count - done
+
+    def _numbered(self, rows: np.ndarray) -> np.ndarray:
+        """Returns index rows whose numbers go on from those of earlier attempts."""
+        if not self._first_arrival and not self._first_call:
+            return rows
+        rows = rows.copy()
+        rows["arrival"] += np.uint64(self._first_arrival)
+        rows["call"] += np.uint64(self._first_call)
+        return rows
 
 
 def _stored_arrays(site: Site) -> list[int]:

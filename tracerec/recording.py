@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import os
 import platform
-import shutil
 import socket
 import sys
 import threading
@@ -23,14 +22,15 @@ import numpy as np
 
 from tracerec import outfeed, sealing
 from tracerec._version import __version__
-from tracerec.errors import RecordingClosed, RecordingError, RecordingExists, RecordingIncomplete
+from tracerec.budget import Budget
+from tracerec.errors import RecordingClosed, RecordingError, RecordingIncomplete, TracerecError
 from tracerec.formats.contract import RunInfo
-from tracerec.journal.layout import MANIFEST, live_folder, write_manifest
-from tracerec.journal.lock import JournalLock, is_locked
-from tracerec.journal.writing import JournalWriter
+from tracerec.journal.writing import SEGMENT_BYTES
+from tracerec.live import Limits, LiveJournal
 from tracerec.outfeed import signals
 from tracerec.outfeed.waiting import finish_computations
 from tracerec.recorder import Recorder
+from tracerec.sealing import MAX_FILE_BYTES
 from tracerec.structure import canonical
 
 if TYPE_CHECKING:
@@ -55,9 +55,16 @@ _STALL_SECONDS = 120.0
 def record(
     path: str | os.PathLike[str],
     *,
-    mode: Literal["x", "w"] = "x",
+    mode: Literal["x", "w", "a"] = "x",
     metadata: Mapping[str, Any] | None = None,
     compression: Compression | Literal["default"] | None = "default",
+    durability: Literal["process", "disk"] = "process",
+    max_bytes: int | None = None,
+    budget: Mapping[str, int] | None = None,
+    retain_steps: int | None = None,
+    retain_bytes: int | None = None,
+    segment_bytes: int = SEGMENT_BYTES,
+    max_file_bytes: int = MAX_FILE_BYTES,
     max_queue_bytes: int = 256 << 20,
     on_full: Literal["block", "drop"] = "block",
     block_timeout: float | None = 10.0,
@@ -65,17 +72,29 @@ def record(
 ) -> Recording:
     """Starts recording every tap of this process to a file.
 
-    While it runs the records are in the folder ``<path>.live``, where they survive a kill; closing seals them into
-    ``path``. Use it as a context manager, or call `Recording.close`; a program that ends without either is closed at
-    exit, also on SIGTERM if the program has no handler of its own.
+    While it runs the records are in the folder ``<path>.live``, where they survive a kill. A process of its own seals
+    what is full there, and closing makes ``path`` of all of it. Use the recording as a context manager, or call
+    `Recording.close`; a program that ends without either is closed at exit, also on SIGTERM if the program has no
+    handler of its own.
 
     Args:
         path: where to record to: a ``.h5`` (or ``.hdf5``) file, or a ``.arrow`` folder of Arrow IPC files.
-        mode: ``"x"`` refuses a path that holds a recording, ``"w"`` deletes it first. A recording that still runs is
-            refused in either.
+        mode: ``"x"`` refuses a path that holds a recording, ``"w"`` deletes it first, ``"a"`` continues it, finished or
+            killed: what is recorded now is a new attempt in the same trace, and steps that it records again are shown
+            in its version. A recording that still runs is refused in each.
         metadata: a mapping of anything that JSON can hold, stored with the run.
         compression: ``"lz4"`` (fast, HDF5's default), ``"zstd"`` (small), ``"gzip"`` (HDF5 alone: readable without
             plugins) or None (Arrow's default: its files can be mapped into memory).
+        durability: ``"process"``: what is flushed survives the end of the process; ``"disk"``: a power loss too.
+        max_bytes: how much may be recorded, before compression; then recording stops, and what is not recorded is
+            counted. What a step takes is logged (at level INFO) after the first.
+        budget: the same for each tap whose name matches a pattern: ``{"encoder/*": 1 << 30}``. The first that matches
+            holds.
+        retain_steps: keep at least the records of the newest so many steps; whole segments of older ones are deleted,
+            and counted as retired.
+        retain_bytes: keep about so many of the newest bytes.
+        segment_bytes: the size at which a segment of the journal is full, and is sealed.
+        max_file_bytes: a larger recording becomes a folder of parts with the name of the file; readers read it alike.
         max_queue_bytes: how many bytes may wait between the computation and the disk.
         on_full: ``"block"`` makes the computation wait for a full queue, at most ``block_timeout``; ``"drop"`` does
             not. What finds no room is dropped, and counted in the file and in the summary.
@@ -102,16 +121,21 @@ def record(
     target = Path(path).absolute()
     if compression == "default":
         compression = None if target.suffix.lower() == sealing.ARROW_SUFFIX else "lz4"
-    _check(target, mode=mode, compression=compression, on_full=on_full, on_error=on_error)
+    _check(target, mode=mode, compression=compression, durability=durability, on_full=on_full, on_error=on_error)
+    sizes = {"max_bytes": max_bytes, "retain_steps": retain_steps, "retain_bytes": retain_bytes}
+    sizes |= {"segment_bytes": segment_bytes, "max_file_bytes": max_file_bytes}
+    _check_sizes(target, sizes | {f"budget[{pattern!r}]": size for pattern, size in (budget or {}).items()})
+    limits = Limits(segment_bytes, durability == "disk", retain_steps, retain_bytes, max_file_bytes)
     info = _run_info(target, metadata or {})
     try:
-        journal = _Journal(target, mode, info)
-    except RecordingError:
+        journal = LiveJournal(target, mode, info, compression, limits)
+    except TracerecError:
         raise
     except OSError as error:
         message = f"{target}: cannot be recorded to: {error}"
         raise RecordingError(message, path=str(target)) from error
-    recording = Recording(journal, compression, raise_early=on_error == "raise")
+    allowance = Budget(str(target), max_bytes, budget or {})
+    recording = Recording(journal, allowance, raise_early=on_error == "raise")
     options = outfeed.QueueOptions(max_queue_bytes, on_full, block_timeout)
     outfeed.add_consumer(recording.recorder, options)
     _open_recordings[id(recording)] = recording
@@ -127,6 +151,8 @@ class RecordingSummary:
         records: how many records were written.
         dropped: how many found no room in the queue, by tap name.
         lost: how many could not be written, by tap name.
+        over_budget: how many were not written because a budget was reached, by tap name.
+        retired: how many were deleted to keep the newest alone, by tap name.
         high_water_bytes: the most bytes that waited in the queue at once.
     """
 
@@ -134,30 +160,9 @@ class RecordingSummary:
     records: int
     dropped: Mapping[str, int]
     lost: Mapping[str, int]
+    over_budget: Mapping[str, int]
+    retired: Mapping[str, int]
     high_water_bytes: int
-
-
-class _Journal:
-    """The live folder of a recording: locked, with its manifest and its writer."""
-
-    def __init__(self, target: Path, mode: str, info: RunInfo) -> None:
-        self.target = target
-        self.info = info
-        self.folder = live_folder(target)
-        _make_room(target, self.folder, mode)
-        self.folder.mkdir(parents=True)
-        self.lock = JournalLock(self.folder)
-        write_manifest(self.folder, info)
-        self.writer = JournalWriter(self.folder)
-
-    def add_devices(self) -> None:
-        """Completes the manifest: starting a recording must not start JAX's backends, so this is done later."""
-        devices = tuple(
-            {"id": d.id, "kind": d.device_kind, "platform": d.platform, "process": d.process_index}
-            for d in jax.devices()
-        )
-        self.info = dataclasses.replace(self.info, devices=devices)
-        write_manifest(self.folder, self.info)
 
 
 class Recording:
@@ -169,13 +174,20 @@ class Recording:
         recorder: the consumer that writes them.
     """
 
-    def __init__(self, journal: _Journal, compression: Compression | None, *, raise_early: bool) -> None:
+    def __init__(self, journal: LiveJournal, budget: Budget, *, raise_early: bool) -> None:
         self.path = journal.target
         self.folder = journal.folder
         on_failure = self._raise_at_next_tap if raise_early else self._keep_quiet
-        self.recorder = Recorder(journal.writer, str(self.path), journal.add_devices, on_failure)
+        self.recorder = Recorder(
+            journal.writer,
+            str(self.path),
+            lambda: journal.add_devices(_devices()),
+            on_failure,
+            budget,
+            first_arrival=journal.previous.first_arrival,
+            first_call=journal.previous.first_call,
+        )
         self._journal = journal
-        self._compression = compression
         self._lock = threading.RLock()
         self._closed = False
         self._summary: RecordingSummary | None = None
@@ -233,7 +245,14 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+            return
+        # What the body raised goes on, and says what else went wrong.
+        try:
+            self.close()
+        except TracerecError as other:
+            error.add_note(str(other))
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"recording, records so far: {self.records}"
@@ -253,8 +272,15 @@ class Recording:
                 sum(farewell.dropped.values()),
                 ", ".join(f"{tap} {count}" for tap, count in sorted(farewell.dropped.items())),
             )
-        lost = self.recorder.lost
-        return RecordingSummary(str(self.path), self.records, farewell.dropped, lost, farewell.high_water_bytes)
+        return RecordingSummary(
+            str(self.path),
+            self.records,
+            dropped=farewell.dropped,
+            lost=self.recorder.lost,
+            over_budget=self.recorder.over_budget,
+            retired=self._journal.retired,
+            high_water_bytes=farewell.high_water_bytes,
+        )
 
     def _seal(self, summary: RecordingSummary) -> None:
         failure = self.recorder.failure
@@ -262,17 +288,13 @@ class Recording:
             "ended": time.time_ns(),
             "dropped": dict(summary.dropped),
             "lost": dict(summary.lost),
+            "over_budget": dict(summary.over_budget),
+            "retired": dict(summary.retired),
             "high_water_bytes": summary.high_water_bytes,
             "failure": None if failure is None else f"{type(failure).__name__}: {failure}",
         }
         written = self.recorder.end(end)
-        try:
-            order = sealing.Order(
-                self.folder, self.path, self._compression, self._journal.info.run_id, None if written else end
-            )
-            sealing.seal_in_process_of_its_own(order)
-        finally:
-            self._journal.lock.forget()
+        self._journal.seal(None if written else end)
 
     def _raise_if_incomplete(self) -> None:
         failure = self.recorder.failure
@@ -297,36 +319,14 @@ class Recording:
     def forget_in_child(self) -> None:
         """In a forked child: the recording is the parent's alone."""
         self._closed = True
-        self._summary = RecordingSummary(str(self.path), 0, {}, {}, 0)
-        self.recorder.forget()
-        self._journal.lock.forget()
+        self._summary = RecordingSummary(str(self.path), 0, {}, {}, {}, {}, 0)
+        self._journal.forget()
 
 
-def _make_room(target: Path, folder: Path, mode: str) -> None:
-    """Makes sure that nothing is at the path, or raises RecordingExists."""
-    if is_locked(folder):
-        message = f"{target} is being recorded to: {folder} is in use; choose another path"
-        raise RecordingExists(message, path=str(target))
-    if mode == "w":
-        if folder.is_dir() and not (folder / MANIFEST).is_file() and any(folder.iterdir()):
-            message = f"{folder} is no recording: it has files but no {MANIFEST}; move it away or choose another path"
-            raise RecordingExists(message, path=str(target))
-        _delete(target)
-        shutil.rmtree(folder, ignore_errors=True)
-    for existing in (target, folder):
-        if existing.exists():
-            message = f"{existing} exists: choose another path, or mode='w' to delete it first"
-            raise RecordingExists(message, path=str(target))
-
-
-def _delete(target: Path) -> None:
-    """Deletes a sealed recording: a file, or a folder that is one."""
-    from tracerec.formats.arrow import layout
-
-    if target.is_dir() and layout.is_trace(target):
-        shutil.rmtree(target)
-    else:
-        target.unlink(missing_ok=True)
+def _devices() -> list[dict[str, Any]]:
+    return [
+        {"id": d.id, "kind": d.device_kind, "platform": d.platform, "process": d.process_index} for d in jax.devices()
+    ]
 
 
 def _check(target: Path, **options: Any) -> None:
@@ -335,7 +335,8 @@ def _check(target: Path, **options: Any) -> None:
         message = f"{target}: unknown suffix {target.suffix!r}; name it something.h5 or something.arrow"
         raise RecordingError(message, path=str(target))
     allowed = {
-        "mode": ("x", "w"),
+        "mode": ("x", "w", "a"),
+        "durability": ("process", "disk"),
         "compression": _ARROW_COMPRESSIONS if suffix == sealing.ARROW_SUFFIX else _HDF5_COMPRESSIONS,
         "on_full": ("block", "drop"),
         "on_error": ("warn", "raise"),
@@ -343,6 +344,15 @@ def _check(target: Path, **options: Any) -> None:
     for name, value in options.items():
         if value not in allowed[name]:
             message = f"{target}: {name}={value!r}; use one of {', '.join(map(repr, allowed[name]))}"
+            raise RecordingError(message, path=str(target))
+
+
+def _check_sizes(target: Path, sizes: Mapping[str, Any]) -> None:
+    for name, size in sizes.items():
+        if size is not None and (not isinstance(size, int) or size < 1):
+            message = (
+                f"{target}: {name}={size!r}; it is a number of {'steps' if 'steps' in name else 'bytes'}, 1 or more"
+            )
             raise RecordingError(message, path=str(target))
 
 

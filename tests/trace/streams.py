@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -76,7 +77,7 @@ def journal(path: Path, *, end: dict[str, Any] | None = None) -> Path:
     """Writes the journal of two losses, closed with an end frame if that is given. Returns its folder."""
     folder = path.with_name(path.name + ".live")
     folder.mkdir()
-    write_manifest(folder, RunInfo(run_id="1" * 32, started=5))
+    write_manifest(folder, RunInfo(run_id="1" * 32, started=5, pid=os.getpid()))
     stream = make_stream(LOSS, [[0.5, 0.25]], numbers=[[0, 1], [0.1, 0.2]])
     writer = JournalWriter(folder)
     writer.append(LOSS, [stream.rows.view(np.uint8).reshape(2, 64), stream.arrays[0], stream.column(1, 0, 2)])

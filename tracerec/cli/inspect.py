@@ -100,9 +100,9 @@ def _facts(overview: dict[str, Any], terminal: Terminal) -> Iterator[tuple[str, 
     stopped = run["state"] == "stopped early"
     if stopped:
         yield from (("note", note, "bold red") for note in run["notes"])
-    if lost := sum(run["dropped"].values()):
-        taps = ", ".join(f"{count:,} of {name!r}" for name, count in run["dropped"].items() if count)
-        yield "missing", f"{_plural(lost, 'record')} not recorded: {taps}", "bold red"
+    yield from _not_there(run)
+    if len(run["attempts"]) > 1:
+        yield "attempts", dot.join(_attempts(run["attempts"])), ""
     yield "run", run["run_id"], ""
     yield "started", _times(run), ""
     if run["host"]:
@@ -118,6 +118,27 @@ def _facts(overview: dict[str, Any], terminal: Terminal) -> Iterator[tuple[str, 
     yield "records", _records(overview), ""
     if not stopped:
         yield from (("note", note, "yellow") for note in run["notes"])
+
+
+def _not_there(run: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    if any(run["dropped"].values()):
+        yield "missing", _counts(run["dropped"], "not recorded"), "bold red"
+    if any(run["over_budget"].values()):
+        yield "budget", _counts(run["over_budget"], "over budget and not recorded"), "yellow"
+    if any(run["retired"].values()):
+        yield "retired", _counts(run["retired"], "deleted to keep the newest"), "yellow"
+
+
+def _counts(records: dict[str, int], what: str) -> str:
+    taps = ", ".join(f"{count:,} of {name!r}" for name, count in records.items() if count)
+    return f"{_plural(sum(records.values()), 'record')} {what}: {taps}"
+
+
+def _attempts(attempts: list[dict[str, Any]]) -> Iterator[str]:
+    for number, attempt in enumerate(attempts):
+        last = number == len(attempts) - 1
+        end = "" if attempt["clean"] or last else ", did not end cleanly"
+        yield f"{number}: {attempt['started'][:19].replace('T', ' ')}, process {attempt['pid']}{end}"
 
 
 def _times(run: dict[str, Any]) -> str:

@@ -118,8 +118,8 @@ def _journal_or_sealed(live: Path, path: Path) -> TraceSource:
 
 
 def _journal(folder: Path) -> TraceSource:
+    from tracerec.formats.live import open_live
     from tracerec.journal.layout import MANIFEST
-    from tracerec.journal.reading import JournalSource
 
     # Here, since a pattern finds nothing in a folder that may not be listed, and reading a pipe waits for ever.
     names: set[str] = set()
@@ -135,7 +135,7 @@ def _journal(folder: Path) -> TraceSource:
         raise TraceNotFound(message, path=str(folder))
     # A manifest that may not be read is no damaged one.
     (folder / MANIFEST).open("rb").close()
-    return JournalSource(folder)
+    return open_live(folder)
 
 
 def _sealed(path: Path, mode: int) -> TraceSource:

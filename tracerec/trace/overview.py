@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA_VERSION", "overview"]
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 """The version of ``schemas/inspect.schema.json``."""
 
 
@@ -74,8 +74,24 @@ def _run(source: TraceSource) -> dict[str, Any]:
         "metadata": dict(info.metadata),
         "records": info.records,
         "dropped": {str(tap): int(count) for tap, count in info.dropped.items()},
+        "over_budget": {str(tap): int(count) for tap, count in info.over_budget.items()},
+        "retired": {str(tap): int(count) for tap, count in info.retired.items()},
+        "attempts": [_attempt(attempt) for attempt in info.attempts],
         "high_water_bytes": info.high_water_bytes,
         "notes": [str(note) for note in info.notes],
+    }
+
+
+def _attempt(attempt: Mapping[str, Any]) -> dict[str, Any]:
+    ended = attempt.get("ended")
+    return {
+        "first_arrival": int(attempt["first_arrival"]),
+        "started": _time(int(attempt["started"])),
+        "ended": None if ended is None else _time(int(ended)),
+        "clean": bool(attempt["clean"]),
+        "host": str(attempt["host"]),
+        "pid": int(attempt["pid"]),
+        "command": [str(word) for word in attempt["command"]],
     }
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tracerec.model import Record
 from tracerec.trace.order import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import numpy as np
 
     from tracerec.trace.order import Order
     from tracerec.trace.view import StreamView
@@ -63,7 +63,9 @@ class Reader:
         at = number % self._size
         site = self._view.site
         numbers = tuple(c.to_python(column[at, ...]) for c, column in zip(site.columns, columns, strict=True))
-        return Record(site, row, tuple(array[at, ...] for array in arrays), numbers)
+        attempts = self._view.attempts
+        attempt = 0 if attempts is None else int(attempts.number(np.atleast_1d(row))[0])
+        return Record(site, row, tuple(array[at, ...] for array in arrays), numbers, attempt)
 
     def _block(self, number: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
         if number in self._blocks:

@@ -26,7 +26,7 @@ __all__ = ["COUNTS", "MEASURES", "table"]
 
 COUNTS = ("count", "nan", "posinf", "neginf", "zeros")
 MEASURES = ("min", "max", "mean", "std", "l2")
-_SOMETIMES = ("call_sure", "valid_lanes", "lanes_may_be_invalid")
+_SOMETIMES = ("attempt", "call_sure", "valid_lanes", "lanes_may_be_invalid")
 """Columns that are there if a stream has something to say in them."""
 _FIXED = ("tap", "leaf", "transforms", "step", "time", "device", "call", *_SOMETIMES, "value", *COUNTS, *MEASURES)
 """Names that a kwarg's column cannot have."""
@@ -72,6 +72,8 @@ def _sometimes(
     """Returns the columns of `_SOMETIMES` that say something."""
     length = len(order)
     said: dict[str, Any] = {}
+    if any(view.attempts for view in views):
+        said["attempt"] = _joined(parts, "attempt", length)[order].astype(np.int64)
     guessed = _joined(parts, "call_guessed", length)[order].astype(bool)
     if guessed.any():
         said["call_sure"] = ~guessed
@@ -123,6 +125,7 @@ def _part(view: StreamView, place: np.ndarray) -> _Part:
         "call": rows["call"],
         "tap": _constant(site.name, records),
         "transforms": _constant(", ".join(map(str, site.transforms)), records),
+        "attempt": np.zeros(records, np.int64) if view.attempts is None else view.attempts.number(rows),
         "call_guessed": (rows["flags"] & FLAG_CALL_GUESSED) != 0,
         "lanes_may_be_invalid": np.full(records, site.lanes_may_be_invalid),
         "unknown": np.full(records, _unknown(view)),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from tracerec.errors import SelectionError, TraceError
 from tracerec.trace import records, selection
+from tracerec.trace.attempts import Attempts
 from tracerec.trace.tap import Tap
 from tracerec.trace.view import StreamView
 
@@ -87,7 +88,9 @@ class Trace:
         self._is_raw = _raw_of is not None
         # A raw trace shares the source, and whether it is closed, with the trace that was opened.
         self._closing = _raw_of or _Closing(source)
-        self._views = [StreamView.of(stream, raw=self._is_raw) for stream in source.streams]
+        streams = source.streams
+        attempts = Attempts(source.info.attempts, streams) if len(source.info.attempts) > 1 else None
+        self._views = [StreamView.of(stream, raw=self._is_raw, attempts=attempts) for stream in streams]
         views: dict[str, list[StreamView]] = {}
         for view in self._views:
             views.setdefault(view.site.name, []).append(view)
@@ -165,7 +168,8 @@ class Trace:
         ``trace.raw.to_pandas()`` has all.
 
         Columns that are there only where they say something: ``valid_lanes``, how many lanes of a record count, such as
-        ``"3/4"``; ``lanes_may_be_invalid``; ``call_sure``, False where a record's call is a good guess.
+        ``"3/4"``; ``lanes_may_be_invalid``; ``call_sure``, False where a record's call is a good guess; ``attempt``,
+        where a recording was continued.
 
         Raises:
             MissingExtra: pandas is not installed.

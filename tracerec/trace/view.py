@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tracerec.formats.contract import StreamSource
     from tracerec.model import Site, Transform
+    from tracerec.trace.attempts import Attempts
 
 __all__ = ["BLOCK_BYTES", "StreamView"]
 
@@ -37,22 +38,27 @@ class StreamView:
         site: its site, with only the leaves selected.
         raw: whether everything counts: all records, all lanes, padding.
         chosen: which rows are selected.
+        attempts: those of the trace; None when there is one.
     """
 
     source: StreamSource
     site: Site
     raw: bool
     chosen: _Rows
+    attempts: Attempts | None = None
 
     @classmethod
-    def of(cls, source: StreamSource, *, raw: bool = False) -> StreamView:
-        """Returns the view of all leaves and of the rows that count: those of which ``where`` has a lane.
+    def of(cls, source: StreamSource, *, raw: bool = False, attempts: Attempts | None = None) -> StreamView:
+        """Returns the view of all leaves and of the rows that count.
+
+        Those are the rows of which ``where`` has a lane, and which no later attempt has superseded.
 
         Args:
             source: the stream.
             raw: whether all rows count.
+            attempts: those of the trace; None when there is one.
         """
-        return cls(source, source.site, raw, _Rows() if raw else _Counted(source))
+        return cls(source, source.site, raw, _Rows() if raw else _Counted(source, attempts), attempts)
 
     @property
     def rows(self) -> np.ndarray | None:
@@ -152,19 +158,31 @@ class _Rows:
 class _Counted(_Rows):
     """The rows that count, found when they are first asked for: opening a trace reads no column."""
 
-    def __init__(self, source: StreamSource) -> None:
+    def __init__(self, source: StreamSource, attempts: Attempts | None) -> None:
         self._source = source
+        self._attempts = attempts
 
     @cached_property
     def numbers(self) -> np.ndarray | None:  # type: ignore[override]
+        masks = [mask for mask in (self._with_lanes(), self._newest()) if mask is not None]
+        counts = np.logical_and.reduce(masks) if masks else np.ones(0, bool)
+        return None if counts.all() else np.flatnonzero(counts)
+
+    def _with_lanes(self) -> np.ndarray | None:
         where = self._source.site.column("where")
         if where is None:
             return None
         view = StreamView.of(self._source, raw=True)
         lanes_of_record = int(np.prod(self._source.site.columns[where].shape, dtype=np.int64))
         parts = [lanes.counted(view.column(where, *block)) for block in view.blocks(max(_ROW_NBYTES, lanes_of_record))]
-        counts = np.concatenate(parts) if parts else np.ones(0, bool)
-        return None if counts.all() else np.flatnonzero(counts)
+        return np.concatenate(parts) if parts else None
+
+    def _newest(self) -> np.ndarray | None:
+        if self._attempts is None:
+            return None
+        view = StreamView.of(self._source, raw=True)
+        parts = [self._attempts.counts(view.index(*block)) for block in view.blocks(INDEX_DTYPE.itemsize)]
+        return np.concatenate(parts) if parts else None
 
 
 _ROW_NBYTES = 16
