@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tools.bench import harness, outfeed_cost, outfeed_memory, tap_in_scan
+from tools.bench import harness, outfeed_cost, outfeed_memory, sealed_files, storage, tap_in_scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,6 +17,9 @@ BENCHMARKS: dict[str, Callable[[bool], harness.Report]] = {
     "tap_in_scan": tap_in_scan.run,
     "outfeed_cost": outfeed_cost.run,
     "outfeed_memory": outfeed_memory.run,
+    "storage": storage.run,
+    "merging": sealed_files.merging,
+    "listing": sealed_files.listing,
 }
 
 

@@ -19,8 +19,6 @@ import numpy as np
 
 import tracerec
 from tools.bench.harness import Report
-from tracerec import sealing
-from tracerec.journal.layout import segments
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -29,6 +27,7 @@ __all__ = ["PeakMemory", "run"]
 
 BOUND_BYTES = 32 << 20
 SLACK_BYTES = 64 << 20
+RETAINED_BYTES = 256 << 20
 
 # elements of float32 a record, records, iterations of one scan, seconds that the consumer sleeps a record
 FULL = {"4 B": (1, 10_000_000, 10_000, 2e-6), "1 MB": (262_144, 20_000, 50, 1e-3)}
@@ -104,7 +103,8 @@ def measure(sizes: dict[str, tuple[int, int, int, float]]) -> Report:
         rows=[_row(size, *numbers) for size, numbers in sizes.items()],
         notes=(
             "the recorder sleeps 2 us a record of 4 B and 1 ms a record of 1 MB, and then writes the journal",
-            f"resident memory is sampled every {1e3 * _SAMPLE_SECONDS:.0f} ms; the journal is deleted as it grows",
+            f"resident memory is sampled every {1e3 * _SAMPLE_SECONDS:.0f} ms",
+            f"of the journal {RETAINED_BYTES >> 20} MiB are retained",
         ),
     )
 
@@ -115,7 +115,13 @@ def _row(size: str, elements: int, records: int, length: int, sleep: float) -> d
         return jax.lax.scan(lambda c, _: (tracerec.tap(c + np.float32(1), "x"), None), x, length=length)[0]
 
     with tempfile.TemporaryDirectory() as folder:
-        recording = tracerec.record(str(Path(folder, "run.h5")), max_queue_bytes=BOUND_BYTES, block_timeout=None)
+        recording = tracerec.record(
+            str(Path(folder, "run.h5")),
+            max_queue_bytes=BOUND_BYTES,
+            block_timeout=None,
+            # 20 GB of records need no 20 GB of disk
+            retain_bytes=RETAINED_BYTES,
+        )
         x = scan(jax.numpy.zeros(elements, np.float32))
         recording.flush()
         consume = recording.recorder.consume
@@ -123,7 +129,6 @@ def _row(size: str, elements: int, records: int, length: int, sleep: float) -> d
         def slow(batch: Any) -> None:
             time.sleep(sleep * batch.count)
             consume(batch)
-            _delete_old_segments(recording.folder)
 
         recording.recorder.consume = slow  # type: ignore[method-assign]
         begun = time.perf_counter()
@@ -132,7 +137,7 @@ def _row(size: str, elements: int, records: int, length: int, sleep: float) -> d
                 x = scan(x)
             recording.flush()
         seconds = time.perf_counter() - begun
-        summary = _close(recording)
+        summary = recording.close()
     if summary.records != records + length or summary.dropped:
         message = f"{summary.records} records were written and {summary.dropped} dropped, of {records + length}"
         raise RuntimeError(message)
@@ -145,22 +150,6 @@ def _row(size: str, elements: int, records: int, length: int, sleep: float) -> d
         "bar_mib": (BOUND_BYTES + SLACK_BYTES) / (1 << 20),
         "seconds": seconds,
     }
-
-
-def _close(recording: tracerec.Recording) -> tracerec.RecordingSummary:
-    """Closes without sealing: half of the journal is gone by now."""
-    seal = sealing.seal_in_process_of_its_own
-    sealing.seal_in_process_of_its_own = lambda _: None
-    try:
-        return recording.close()
-    finally:
-        sealing.seal_in_process_of_its_own = seal
-
-
-def _delete_old_segments(folder: Path) -> None:
-    """Deletes segments that are full, so that 20 GB of records need no 20 GB of disk."""
-    for path in segments(folder)[:-1]:
-        path.unlink()
 
 
 def main() -> None:

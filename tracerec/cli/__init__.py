@@ -1,7 +1,8 @@
 """The command line. A command is a file; all that it does, a call of the library does too.
 
-Exit status: 0; 2 for bad usage, and, with one line on standard error, for input that cannot be read and output that
-cannot be written; 130 for Ctrl-C; 141 when the reader of a pipe has gone.
+Exit status: 0; 1 where a fault was found; 2 for bad usage, and, with one line on standard error, for input that
+cannot be read and output that cannot be written; 3 where something was done with loss; 130 for Ctrl-C; 141 when the
+reader of a pipe has gone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import typer
 from tracerec._version import __version__
 from tracerec.cli import _terminal
 from tracerec.cli.inspect import inspect
+from tracerec.cli.repair import repair
+from tracerec.cli.verify import verify
 from tracerec.errors import TracerecError
 
 __all__ = ["app", "main"]
@@ -27,6 +30,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(inspect)
+app.command()(verify)
+app.command()(repair)
 
 
 def main() -> NoReturn:

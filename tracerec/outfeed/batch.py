@@ -102,13 +102,36 @@ class Batcher:
             self._numbers[where] = number + 1
             by_emitter.setdefault(emitter, []).append(_Member(item, number, place))
             count += 1
-        return Batch([_group(emitter, members) for emitter, members in by_emitter.items()], count)
+        return Batch(_by_site([_group(emitter, members) for emitter, members in by_emitter.items()]), count)
 
 
 class _Member(NamedTuple):
     item: Item
     number: int
     place: Place
+
+
+def _by_site(groups: list[Group]) -> list[Group]:
+    """Returns the groups, those of recorders with the same site as one: a tap may be in several programs.
+
+    A stream's records are in the order of their arrival, whichever program they come from.
+    """
+    by_site: dict[int, list[Group]] = {}
+    for group in groups:
+        if group.function is None:
+            by_site.setdefault(group.site.id, []).append(group)
+    if all(len(same) == 1 for same in by_site.values()):
+        return groups
+    return [group for group in groups if group.function is not None] + [_joined(same) for same in by_site.values()]
+
+
+def _joined(groups: list[Group]) -> Group:
+    if len(groups) == 1:
+        return groups[0]
+    rows = np.concatenate([group.rows for group in groups])
+    arrays = [each for group in groups for each in group.arrays]
+    order = np.argsort(rows["arrival"])
+    return Group(groups[0].site, rows[order], [arrays[n] for n in order.tolist()])
 
 
 def _group(emitter: Emitter, members: list[_Member]) -> Group:
