@@ -128,14 +128,14 @@ class _Hub:
                 continue
             try:
                 listener.consumer.consume(wanted)
-            except BaseException as error:  # noqa: BLE001 - whatever a consumer does, the receiver goes on
+            except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - the receiver goes on
                 self._note(id(listener.consumer), type(listener.consumer).__name__, error, wanted)
 
     def _call_functions(self, batch: Batch) -> None:
         for function, group in batch.function_calls():
             try:
                 function(next(group.records()))
-            except BaseException as error:  # noqa: BLE001 - see above
+            except BaseException as error:  # noqa: BLE001 - whatever a user's function raises, the receiver goes on
                 self._note(function, f"the function {function.name!r}", error, Batch([group], 1))
 
     def _note(self, key: Any, who: str, error: BaseException, batch: Batch) -> None:
