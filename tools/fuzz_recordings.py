@@ -119,9 +119,11 @@ def _child(span: Span, figures: collections.Counter[str], faults: list[dict[str,
     """Runs one child; returns the mutation it did last, and how it died, None when it did not."""
     command = [sys.executable, "-X", "faulthandler", "-c", "from tools import fuzz_recordings as f; f.child()"]
     given = json.dumps(dataclasses.astuple(span))
+    # pyarrow's own allocator reserves a GiB of addresses at once, which the limit counts as memory.
+    environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
     number = span.first
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen([*command, given], stdout=subprocess.PIPE, stderr=errors, text=True)
+        process = subprocess.Popen([*command, given], stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
         assert process.stdout is not None  # noqa: S101 - a pipe was asked for
         with process:
             for line in process.stdout:

@@ -18,18 +18,24 @@ from tracerec.errors import SealingError
 from tracerec.formats.hdf5 import datasets
 from tracerec.journal import recovery
 
+FEWER = {"h5-zstd", "h5-gzip", "arrow", "arrow-zstd", "killed", "parts-arrow"}
+"""Forms that are much like another."""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_short_run_finds_no_fault(name, capsys):
     """Limited children damage recordings of each form in every way; nothing is wrong, and figures are shown."""
-    assert fuzz_recordings.main(["--count", "200", "--seed", "11", "--format", name]) == 0
+    count = 20 if name in FEWER else 50
+    assert fuzz_recordings.main(["--count", str(count), "--seed", "11", "--format", name]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"{name}: ")
-    figures = {key: int(value) for key, value in re.findall(r"([a-z][a-z:, ]*[a-zA-Z]) (\d+)", shown)}
-    assert figures["mutations"] == 200
-    assert figures["refused"] > 10
-    assert figures["read whole"] > 5
+    figures = {
+        key: int(value) for key, value in re.findall(r"([a-z][a-z:, ]*[a-zA-Z]) (\d+)", shown.partition(": ")[2])
+    }
+    assert figures["mutations"] == count
+    assert figures["refused"] > 0
+    assert figures["read whole"] > 0
 
 
 def run(name, count, seed=0, first=0):

@@ -169,6 +169,7 @@ class _Folder:
             self._add("readable", layout.STREAMS, f"{_bare(error)}: nothing lists the streams")
             return None, None, False
         found = f"{crc32c.crc32c(data.data):08x}"
+        self._findings.nbytes += len(data)
         try:
             expected = bytes(map_file(Place(self._path, layout.CHECKSUM))[:10]).decode("ascii", "backslashreplace")
         except TraceFormatError as error:

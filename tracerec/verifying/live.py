@@ -18,6 +18,7 @@ from tracerec.salvaging.arrow import open_arrow
 from tracerec.salvaging.hdf5 import open_hdf5
 from tracerec.salvaging.opened import OpenedStream, all_readable
 from tracerec.verifying.arrivals import Seen
+from tracerec.verifying.report import Findings
 from tracerec.verifying.sealed import Before, attempts_of, check_opened, check_streams
 from tracerec.verifying.segments import SegmentOrder
 
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
     from tracerec.formats.contract import RunInfo
     from tracerec.journal.reading import Damage
     from tracerec.salvaging.opened import Opened
-    from tracerec.verifying.report import Findings
 
 __all__ = ["Folder", "check_folder", "is_loss", "open_sealed", "read_folder", "report_damage"]
 
 
 _MANIFEST_BYTES = 64 << 20
+_SEALED = "were sealed while the journal was opened"
 _UNCHECKED = "without the manifest the segments were not checked; repair reads them all the same"
 
 
@@ -100,8 +101,8 @@ def check_folder(path: Path, form: str, findings: Findings) -> RunInfo | None:
     """
     folder = read_folder(path, findings)
     before = Before(seen=Seen())
-    for part in folder.parts.values():
-        _check_part(folder, part, findings, before)
+    for number, part in folder.parts.items():
+        _check_part(folder, number, part, findings, before)
     info = _check_segments(folder, findings, before) if folder.segments or form == "live" else None
     if form == "live":
         return info or folder.info
@@ -147,22 +148,30 @@ def _described(path: Path) -> RunInfo:
         raise TraceFormatError(message, path=str(path)) from error
 
 
-def _check_part(folder: Folder, part: Path, findings: Findings, before: Before) -> None:
+def _check_part(folder: Folder, number: int, part: Path, findings: Findings, before: Before) -> None:
+    found = Findings(findings.tick)
     try:
-        opened = open_sealed(part, findings, part=True)
-    except TraceNotFound:
-        if not folder.running:
-            findings.add("readable", part.name, "the part is gone")
-        # Of a run that goes on it was retired; or the recording was closed, which reading its journal shows.
-        return
+        opened = open_sealed(part, found, part=True)
     except TraceFormatError as error:
-        findings.add("readable", part.name, f"{_after(error, folder.path)}: its records are lost")
-        return
+        found.add("readable", part.name, f"{_after(error, folder.path)}: its records are lost")
+    except TraceNotFound:
+        found.add("readable", part.name, "the part is gone")
+    else:
+        try:
+            _check_belongs(folder, part, opened, found)
+            check_opened(opened, part.name, found, before)
+        finally:
+            opened.close()
+    if not (found.counts and folder.running and _is_retired(folder, number, part)):
+        findings.absorb(found)
+
+
+def _is_retired(folder: Folder, number: int, part: Path) -> bool:
+    """Returns whether a part of a run that goes on was deleted meanwhile: to keep the newest alone, or as it ended."""
     try:
-        _check_belongs(folder, part, opened, findings)
-        check_opened(opened, part.name, findings, before)
-    finally:
-        opened.close()
+        return number < layout.read_journal(folder.path).first_segment or not part.exists()
+    except TraceError:
+        return True
 
 
 def _check_belongs(folder: Folder, part: Path, opened: Opened, findings: Findings) -> None:
@@ -201,7 +210,8 @@ def _check_segments(folder: Folder, findings: Findings, before: Before) -> RunIn
     try:
         report_damage(source.damage, findings)
         for note in source.info.notes:
-            if note not in {str(damage) for damage in source.damage if not damage.torn}:
+            # Of faults it is said elsewhere; what was sealed meanwhile is read below.
+            if note not in {str(damage) for damage in source.damage if not damage.torn} and _SEALED not in note:
                 findings.note(note)
         order = SegmentOrder(findings, folder.info.format_version)
         for number in sorted(folder.segments):
@@ -218,7 +228,7 @@ def _check_segments(folder: Folder, findings: Findings, before: Before) -> RunIn
         # The run goes on: they were sealed a moment ago.
         suffix = ".arrow" if str(folder.journal.target).lower().endswith(".arrow") else ".h5"
         before.last.clear()
-        _check_part(folder, layout.part_path(folder.path, number, suffix), findings, before)
+        _check_part(folder, number, layout.part_path(folder.path, number, suffix), findings, before)
     return source.info
 
 
