@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator
 
-__all__ = ["FORMATS", "Recording", "damage", "made", "truth_of"]
+__all__ = ["FORMATS", "Recording", "damage", "is_cut_cleanly", "made", "truth_of"]
 
 RUN_ID = "f0220f0220f0220f0220f0220f0220f0"
 STARTED = 1_700_000_000_000_000_000
@@ -226,6 +226,15 @@ def damage(rng: random.Random, recording: Recording) -> tuple[dict[str, Any], li
             files[name] = bytes(data)
         done.append(one.__name__)
     return files, done, forged
+
+
+def is_cut_cleanly(recording: Recording, files: dict[str, Any]) -> bool:
+    """Returns whether a segment was cut off between two frames: nothing tells then that there was more."""
+    for name, whole in recording.files.items():
+        data = files.get(name)
+        if name.endswith(".frames") and isinstance(data, bytes) and data != whole and whole.startswith(data):
+            return len(data) in {head.end for head in frames.heads(whole)}
+    return False
 
 
 def flip_bits(rng: random.Random, data: bytearray) -> None:

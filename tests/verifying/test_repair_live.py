@@ -158,6 +158,39 @@ def test_a_damaged_part_of_a_killed_run(tmp_path):
     assert_sound(done, truth)
 
 
+@pytest.mark.parametrize("original", ["intact", "damaged", "missing"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_copy_of_a_part(tmp_path, number, original):
+    """It stands in for the original, before the segments that follow, whatever its number."""
+    path, truth = intact("live", tmp_path), made("live").truth
+    part = layout.parts(path)[number]
+    shutil.copy(part, path / "part-000007.h5")
+    assert layout.segments(path) == [layout.segment_path(path, 2)]
+    if original == "missing":
+        part.unlink()
+    elif original == "damaged":
+        flip(part, 0.5)
+    assert not verify(path).ok
+    done = repair(path)
+    assert not sum(done.lost.values())
+    assert assert_sound(done, truth) == truth
+
+
+def test_damaged_copies_of_a_part_cost_what_neither_has(tmp_path):
+    """What one of them has is kept, unless the other is in its place."""
+    path, truth = intact("live", tmp_path), made("live").truth
+    part = layout.parts(path)[1]
+    shutil.copy(part, path / "part-000007.h5")
+    for each, at in ((part, 0.3), (path / "part-000007.h5", 0.7)):
+        data = bytearray(each.read_bytes())
+        start = int(len(data) * at)
+        data[start : start + 2000] = bytes(2000)
+        each.write_bytes(data)
+    done = repair(path)
+    assert not done.whole
+    assert len(assert_sound(done, truth)) > len(truth) // 2
+
+
 def test_the_segment_of_a_damaged_part_is_read_instead(tmp_path):
     """A kill between the part's last write and the segment's end leaves both."""
     path, truth = intact("live", tmp_path), made("live").truth

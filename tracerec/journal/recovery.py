@@ -310,7 +310,8 @@ class Recovery:
         view, _ = segment.window(0)
         for item in scan(view, self._at):
             if isinstance(item, Gap):
-                places.add(item.start, item.end - item.start, item.reason)
+                # Of a segment that was cut off nobody knows what came behind.
+                places.add(item.start, item.end - item.start, item.reason, countable=not item.torn)
                 continue
             start, payload, end = item.head.start, item.head.payload, item.head.end
             head = bytes(view[start:payload])
@@ -342,10 +343,22 @@ class DamagedPlaces:
     def __init__(self, file: str) -> None:
         self._file = file
         self._listed: list[Damage] = []
+        self._uncountable: set[int] = set()
         self._more = self._more_bytes = 0
 
-    def add(self, offset: int, nbytes: int, reason: str, records: int | None = None, *, torn: bool = False) -> None:
+    def add(
+        self,
+        offset: int,
+        nbytes: int,
+        reason: str,
+        records: int | None = None,
+        *,
+        torn: bool = False,
+        countable: bool = True,
+    ) -> None:
         """Adds a place; of too many only their number and their bytes are kept."""
+        if not countable:
+            self._uncountable.add(offset)
         if torn or len(self._listed) < MAX_PLACES:
             self._listed.append(Damage(self._file, offset, nbytes, reason, torn, records))
         else:
@@ -354,7 +367,11 @@ class DamagedPlaces:
 
     def listed(self, count: Callable[[Damage], int | None]) -> list[Damage]:
         """Returns the places in order; ``count`` says how many records one held of which nothing is known yet."""
-        listed = [d if d.records is not None else dataclasses.replace(d, records=count(d)) for d in self._listed]
+        known = [d.records is not None or d.offset in self._uncountable for d in self._listed]
+        listed = [
+            damage if said else dataclasses.replace(damage, records=count(damage))
+            for damage, said in zip(self._listed, known, strict=True)
+        ]
         listed.sort(key=lambda damage: damage.offset)
         if self._more:
             behind = listed[-1].offset + listed[-1].nbytes

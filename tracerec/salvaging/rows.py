@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import uuid
 from collections import Counter
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracerec.errors import TraceError
 from tracerec.formats.contract import RECORDING_NOTE, RunInfo
 from tracerec.protocol import dtypes
 from tracerec.salvaging.described import attempts_fault, run_fault
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Salvage", "SalvagedSource", "SalvagedStream", "repaired_info", "salvaged"]
 
 _BLOCK_BYTES = 4 << 20
+_BLOCK_ROWS = 1 << 16
 
 _HULL = 4
 """Rows read at most for each one that is wanted, where they are read in one piece."""
@@ -179,14 +182,29 @@ def salvaged(
     sifted = sift(streams, runs, attempts, seen)
     for number, check in enumerate(whole):
         stream = SalvagedStream(check.opened.stream, sifted.runs[number], tick)
-        found.lost[check.tap] += check.opened.stream.records - stream.records - sifted.repeated[number]
-        if sifted.repeated[number]:
-            found.notes.append(f"{sifted.repeated[number]} records of {check.tap!r} were there twice")
+        repeated = sifted.repeated[number]
+        if seen is not None and attempts is None:
+            repeated += _had(check.opened.stream, runs[number], seen)
+        found.lost[check.tap] += check.opened.stream.records - stream.records - repeated
+        if repeated:
+            found.notes.append(f"{repeated} records of {check.tap!r} were there twice")
         if stream.records:
             found.streams.append(stream)
     found.lost = +found.lost
     found.notes = list(dict.fromkeys(found.notes))
     return found
+
+
+def _had(stream: StreamSource, runs: np.ndarray, seen: Seen) -> int:
+    """Returns how many of the records that cannot be kept, those outside of ranges, are there already."""
+    had = 0
+    starts, stops = [0, *runs[:, 1].tolist()], [*runs[:, 0].tolist(), stream.records]
+    for low, high in zip(starts, stops, strict=True):
+        for start in range(low, high, _BLOCK_ROWS):
+            # Without their arrival numbers nobody can tell.
+            with contextlib.suppress(TraceError):
+                had += int(np.count_nonzero(seen.has(stream.index(start, min(start + _BLOCK_ROWS, high))["arrival"])))
+    return had
 
 
 def repaired_info(

@@ -6,9 +6,12 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tracerec.errors import FrameError
 from tracerec.journal import contents
 from tracerec.journal.access import Maps, SegmentBytes, open_regular
+from tracerec.model import INDEX_DTYPE
 from tracerec.protocol import frames
 from tracerec.protocol.stream import Gap, scan
 
@@ -18,16 +21,17 @@ if TYPE_CHECKING:
 
     from tracerec.model import Site
 
-__all__ = ["copy_intact", "defined_sites", "run_id_of"]
+__all__ = ["copy_intact", "defined_sites", "first_arrival", "head_of"]
 
 
-def copy_intact(source: Path, target: Path, sites: Mapping[int, Site]) -> tuple[Counter[str], list[str]]:
+def copy_intact(source: Path, target: Path, sites: Mapping[int, Site], *, last: bool) -> tuple[Counter[str], list[str]]:
     """Writes the intact frames of a segment, also those behind damage, to a new one.
 
     Args:
         source: the segment.
         target: the file to make.
         sites: the sites of the journal, by id, so that what is lost can be counted.
+        last: it is the last of its attempt: nothing came behind a frame that is cut off there.
 
     Returns:
         Records lost by tap name, as far as they can be known, and sentences about what cannot.
@@ -52,6 +56,8 @@ def copy_intact(source: Path, target: Path, sites: Mapping[int, Site]) -> tuple[
                     )
                 else:
                     lost += found
+                if item.torn and not last:
+                    notes.append(f"{source.name}: it was cut off at {item.end} bytes; what came behind is lost")
             file.flush()
             os.fsync(file.fileno())
         segment.close()
@@ -83,8 +89,24 @@ def defined_sites(path: Path) -> dict[int, Site]:
     return found
 
 
-def run_id_of(path: Path) -> str | None:
-    """Returns the run that a segment says it is of, in its first frame; None where it does not."""
+def first_arrival(path: Path) -> int | None:
+    """Returns the arrival number of the first record in the intact frames of a segment; None if there is none."""
+    maps = Maps()
+    try:
+        view, _ = SegmentBytes(path, maps).window(0)
+        for item in scan(view):
+            if isinstance(item, Gap) or item.consumer_id in (frames.END, frames.DEFINE) or not item.arrays:
+                continue
+            table = bytes(item.arrays[0].ravel()[: INDEX_DTYPE.itemsize])
+            if len(table) >= INDEX_DTYPE.itemsize:
+                return int(np.frombuffer(table, INDEX_DTYPE, count=1)["arrival"][0])
+    finally:
+        maps.close()
+    return None
+
+
+def head_of(path: Path) -> contents.SegmentHead | None:
+    """Returns what a segment says of itself in its first frame; None where it does not."""
     fd = open_regular(path)
     try:
         frame = frames.decode(os.pread(fd, _HEAD_BYTES, 0))
@@ -93,7 +115,7 @@ def run_id_of(path: Path) -> str | None:
         return None
     finally:
         os.close(fd)
-    return defined.run_id if isinstance(defined, contents.SegmentHead) else None
+    return defined if isinstance(defined, contents.SegmentHead) else None
 
 
 _HEAD_BYTES = 4096

@@ -19,7 +19,7 @@ from tracerec.formats.contract import RunInfo
 from tracerec.journal import layout
 from tracerec.journal.reading import JournalSource
 from tracerec.salvaging.rows import SalvagedSource, repaired_info, salvaged
-from tracerec.salvaging.segments import copy_intact, defined_sites, run_id_of
+from tracerec.salvaging.segments import copy_intact, defined_sites, first_arrival, head_of
 from tracerec.salvaging.writing import write
 from tracerec.verifying.arrivals import Seen, check_arrivals
 from tracerec.verifying.live import is_loss, open_sealed, report_damage
@@ -28,7 +28,7 @@ from tracerec.verifying.sealed import Before, attempts_of, check_opened
 from tracerec.verifying.segments import SegmentOrder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from tracerec.formats.contract import StreamSource
@@ -99,32 +99,71 @@ class SoundFolder:
                     return opened.info
         for segment in self._folder.segments.values():
             with contextlib.suppress(TraceError):
-                if (run_id := run_id_of(segment)) is not None:
-                    return RunInfo(run_id, 0, clean=False)
+                if (head := head_of(segment)) is not None:
+                    return RunInfo(head.run_id, 0, clean=False)
         return RunInfo(uuid.uuid4().hex, 0, clean=False)
 
     def _take_parts(self) -> None:
         """Takes the parts, in the order of their records."""
         first = self._folder.journal.first_segment
         parts = {number: part for number, part in self._folder.parts.items() if number >= first}
-        ordered = self._in_order(parts)
-        for number, part in zip(parts, ordered, strict=True):
-            if part != parts[number]:
-                message = f"its records come where those of part {number} should"
-                self._findings.add("segment-sequence", part.name, message)
-            self._take_part(number, part)
+        kept: list[_Kept] = []
+        for number, arrival in self._in_order(parts):
+            # Under another name first: a copy of an earlier part may stand at the place of a later one.
+            target = self.path / f"kept-{number:06}{parts[number].suffix}"
+            if self._take_part(number, parts[number], target):
+                kept.append(_Kept(number, arrival, target))
+        self._place(kept, first)
 
-    def _in_order(self, parts: dict[int, Path]) -> list[Path]:
-        """Returns the parts by the arrival number of their first record; one that does not tell stays where it is."""
-        firsts: list[tuple[int, int]] = []
+    def _in_order(self, parts: Mapping[int, Path]) -> list[tuple[int, int]]:
+        """Returns the parts' numbers and first arrival numbers, by these; a part that has none stays in its place.
+
+        Of two that begin with the same record one is a copy: an intact one comes first.
+        """
+        begins: dict[int, int] = {}
         before = 0
         for number, part in parts.items():
-            before = _first_arrival(part, before)
-            firsts.append((before, number))
-        return [parts[number] for _, number in sorted(firsts)]
+            begins[number] = before = _first_arrival(part, before)
+        alike = Counter(begins.values())
+        copies = {number for number, arrival in begins.items() if alike[arrival] > 1}
+        damaged = {number for number in copies if _is_damaged(parts[number], self._findings.tick)}
+        return sorted(begins.items(), key=lambda item: (item[1], item[0] in damaged, item[0]))
 
-    def _take_part(self, number: int, part: Path) -> None:
-        """Links a part that is intact; of another makes one with its intact records."""
+    def _place(self, kept: Sequence[_Kept], first: int) -> None:
+        """Gives the parts numbers in the order of their records, also with regard to segments that have no part."""
+        waiting = self._segments_before(first, {each.number for each in kept})
+        place = first
+        for at, each in enumerate(kept):
+            # A segment that begins alike is the one of which the part was made.
+            low = [number + (arrival < each.arrival) for number, arrival in waiting.items() if arrival <= each.arrival]
+            place = max([place, *low])
+            stop = min((number for number, arrival in waiting.items() if arrival > each.arrival), default=None)
+            own = each.number <= min(later.number for later in kept[at:]) and (stop is None or each.number < stop)
+            place = max(place, each.number) if own else place
+            name = f"part-{each.number:06}{each.path.suffix}"
+            if stop is not None and place >= stop:
+                self.losses.append(f"{name}: its records come before those of segment {stop}, where no place is left")
+                _remove(each.path)
+                continue
+            if place != each.number:
+                self._findings.add("segment-sequence", name, f"its records come where those of part {place} should")
+            each.path.rename(layout.part_path(self.path, place, each.path.suffix))
+            place += 1
+
+    def _segments_before(self, first: int, parts: set[int]) -> dict[int, int]:
+        """Returns the first arrival numbers of the segments that have no part, though a later one has."""
+        found: dict[int, int] = {}
+        newest = max(parts, default=-1)
+        for segment in layout.segments(self._folder.path):
+            number = layout.segment_number(segment)
+            if first <= number < newest and number not in parts:
+                with contextlib.suppress(TraceError, OSError):
+                    if (arrival := first_arrival(segment)) is not None:
+                        found[number] = arrival
+        return found
+
+    def _take_part(self, number: int, part: Path, target: Path) -> bool:
+        """Links a part that is intact; of another makes one with its intact records, if it has any."""
         found = Findings(self._findings.tick)
         try:
             opened = open_sealed(part, found, deep=True, part=True)
@@ -132,7 +171,7 @@ class SoundFolder:
             self._findings.add("readable", part.name, str(error))
             self.losses.append(f"{part.name} cannot be read: its records are lost")
             self._left_out.add(number)
-            return
+            return False
         try:
             checks = check_opened(opened, part.name, found, Before(dict(self.last)))
             self._findings.absorb(found)
@@ -140,19 +179,18 @@ class SoundFolder:
                 self._findings.add("part-manifest", part.name, f"it is of another run, {opened.info.run_id:.40}")
                 self.losses.append(f"{part.name} is of another run, and is left out")
                 self._left_out.add(number)
-                return
+                return False
             if opened.compression is not None and opened.compression != "default":
                 self.compressions.append(opened.compression)
-            target = layout.part_path(self.path, number, part.suffix)
-            if not found.counts:
-                _link(part, target)
-                self._remember([check.opened.stream for check in checks])
-            else:
-                self._salvage_part(number, part, opened, checks)
+            if found.counts:
+                return self._salvage_part(number, part, target, opened, checks)
+            _link(part, target)
+            self._remember([check.opened.stream for check in checks])
         finally:
             opened.close()
+        return True
 
-    def _salvage_part(self, number: int, part: Path, opened: Opened, checks: list[StreamCheck]) -> None:
+    def _salvage_part(self, number: int, part: Path, target: Path, opened: Opened, checks: list[StreamCheck]) -> bool:
         found = salvaged(
             checks,
             keep_suspect=self._order.keep_suspect,
@@ -168,11 +206,11 @@ class SoundFolder:
         if not found.streams:
             # Its segment may still be there, and is then read instead.
             self._left_out.add(number)
-            return
+            return False
         info = repaired_info(opened.info or dataclasses.replace(self.info, notes=()), found.streams, Counter(), [])
-        target = layout.part_path(self.path, number, part.suffix)
         write(SalvagedSource(str(part), info, found.streams), target, part.suffix, self.compression)
         self._remember(found.streams)
+        return True
 
     def _remember(self, streams: Sequence[StreamSource]) -> None:
         """Notes what is in a part, so that nothing is taken twice."""
@@ -214,13 +252,30 @@ class SoundFolder:
         """Replaces segments by copies without what is damaged."""
         segments = layout.segments(self.path) if damaged else []
         sites = {key: site for path in segments for key, site in defined_sites(path).items()}
-        for path in segments:
+        attempts = [None if (head := head_of(path)) is None else head.attempt for path in segments]
+        for number, path in enumerate(segments):
             if path.name in damaged:
                 copy = path.with_name(f"{path.name}.tmp-copy")
-                lost, notes = copy_intact(path, copy, sites)
+                last = attempts[number + 1 :][:1] != attempts[number : number + 1]
+                lost, notes = copy_intact(path, copy, sites, last=last)
                 self.lost += lost
                 self.losses += notes
                 copy.replace(path)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """A part that was taken.
+
+    Attributes:
+        number: the one it had.
+        arrival: the arrival number of its first record.
+        path: where it is until it has its place.
+    """
+
+    number: int
+    arrival: int
+    path: Path
 
 
 class _Closing:
@@ -248,6 +303,24 @@ def _first_arrival(part: Path, otherwise: int) -> int:
         finally:
             opened.close()
     return min(firsts, default=otherwise)
+
+
+def _is_damaged(part: Path, tick: Callable[[], None]) -> bool:
+    found = Findings(tick)
+    try:
+        opened = open_sealed(part, found, deep=True, part=True)
+        try:
+            check_opened(opened, part.name, found, Before({}))
+        finally:
+            opened.close()
+    except TraceError:
+        return True
+    return bool(found.counts)
+
+
+def _remove(path: Path) -> None:
+    """Deletes a part."""
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _of(part: Path, sentence: str) -> str:
