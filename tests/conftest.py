@@ -5,10 +5,15 @@ The settings are environment variables, set before anything imports jax, so that
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 DEVICES = 4
 
@@ -33,3 +38,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("device"):
             item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(request: pytest.FixtureRequest) -> Generator[None]:
+    """Fails a test that would make others fail, or pass: in which order they run is chance."""
+    yield
+    left: list[str] = []
+    if logging.root.manager.disable:
+        logging.disable(logging.NOTSET)
+        left.append("logging is disabled")
+    hub = sys.modules.get("tracerec.outfeed.hub")
+    if hub is not None and hub.listening():
+        left += [f"{listener.consumer!r} listens" for listener in hub._hub.listeners]
+        for listener in hub._hub.listeners:
+            hub.remove_consumer(listener.consumer)
+    repairing = sys.modules.get("tracerec.repairing")
+    if repairing is not None and repairing.run_order.__module__ != "tracerec.salvaging.process":
+        left.append("repairs are carried out by a function of a test")
+    if left:
+        pytest.fail(f"{request.node.nodeid} leaves behind: {'; '.join(left)}")

@@ -42,7 +42,7 @@ from tracerec.trace import open_trace
 from tracerec.verifying import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from tracerec.formats.contract import RunInfo
     from tracerec.trace import Trace
@@ -169,10 +169,9 @@ def fuzz(
     begins: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Runs mutations of one format; counts outcomes, and reports faults."""
-    logging.disable(logging.CRITICAL)
     recording = made(span.name)
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - a folder of our own is made in it
-    with tempfile.TemporaryDirectory(dir=base) as folder:
+    with _silenced(), tempfile.TemporaryDirectory(dir=base) as folder:
         for number in range(span.first, span.first + span.count):
             begins(number)
             faulthandler.dump_traceback_later(HANG_S, exit=True)
@@ -184,8 +183,8 @@ def fuzz(
             except FaultError as error:
                 report({"number": number, "what": f"{'+'.join(case.done)}: {error}"})
             finally:
+                faulthandler.cancel_dump_traceback_later()
                 shutil.rmtree(place, ignore_errors=True)
-    faulthandler.cancel_dump_traceback_later()
     figures["mutations"] += span.count
     figures["peak memory, MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
@@ -253,8 +252,8 @@ class Case:
     def _repair(self) -> None:
         """Repairs a copy, and compares the result with what was recorded."""
         out = self._folder / f"out{'.arrow' if 'arrow' in self._recording.name else '.h5'}"
-        repairing.run_order = _run_here if self._in_process else run_order
-        done = self._guarded("repair", lambda: repairing.repair(self._path, out))
+        with _instead(_run_here if self._in_process else run_order):
+            done = self._guarded("repair", lambda: repairing.repair(self._path, out))
         if done is None:
             self._figures["not repaired"] += 1
             return
@@ -327,6 +326,28 @@ def _inspect(path: Path) -> None:
         output.flush()
         shown = output.detach().getvalue().decode()
         _require("\x1b" not in shown, "a control character reached the terminal")
+
+
+@contextlib.contextmanager
+def _silenced() -> Generator[None]:
+    """Logs nothing meanwhile."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+@contextlib.contextmanager
+def _instead(run: Callable[[Any], Any]) -> Generator[None]:
+    """Has repairs carry their orders out by a function, meanwhile."""
+    before = repairing.run_order
+    repairing.run_order = run
+    try:
+        yield
+    finally:
+        repairing.run_order = before
 
 
 def _run_here(order: Any) -> Any:
