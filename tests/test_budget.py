@@ -23,7 +23,7 @@ NBYTES = 64 * 4 + 64
 def test_a_recording_stops_at_its_budget_and_counts_the_rest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What fits is there, in order; the computation and the close go on without an error."""
     small, large = Feed(0, (64,)), Feed(1, (1024,))
-    with tracerec.record(tmp_path / "run.h5", max_bytes=10 * (NBYTES + 0)) as rec:
+    with tracerec.record(tmp_path / "run.h5", max_bytes=10 * NBYTES) as rec:
         for _ in range(15):
             small.put()
         large.put()
@@ -49,6 +49,18 @@ def test_a_tap_stops_at_its_budget_and_others_go_on(tmp_path: Path, caplog: pyte
     assert caplog.text.count("has reached its budget") == 2
     with tracerec.open(tmp_path / "run.h5") as trace:
         assert [len(trace[feed.name]) for feed in feeds] == [4, 6, 10]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_budget_that_fits_exactly_is_told_of_when_the_next_record_comes(
+    together: bool,  # noqa: FBT001 - a parameter of the test
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Once, however the records come."""
+    budget = Budget("run.h5", None, {"a/*": 3 * NBYTES})
+    assert sum(budget.take(SITE, n) for n in ([5] if together else [1] * 5)) == 3
+    assert budget.refused == {"a/b": 2}
+    assert caplog.text.count("tap 'a/b' has reached its budget") == 1
 
 
 def test_a_record_that_does_not_fit_ends_its_tap_for_good() -> None:

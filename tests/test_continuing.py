@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import pytest
 import tracerec
 from tests.support import run_python
 from tools.feeding import Feed, expected
-from tracerec.errors import RecordingExists
+from tracerec.errors import RecordingError, RecordingExists
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,6 +150,43 @@ def test_a_killed_recording_is_continued_and_then_whole(tmp_path: Path, name: st
         assert not first["clean"]
         assert first["cut_bytes"] == 8
         assert second["clean"]
+
+
+def test_a_journal_beside_an_old_copy_of_its_recording_is_not_deleted(tmp_path: Path) -> None:
+    """It has records that the copy lacks."""
+    path = tmp_path / "run.h5"
+    feed(path, range(5))
+    copy = path.read_bytes()
+    assert run_python(KILLED, str(path), str(64 << 20)).returncode == -signal.SIGKILL
+    path.write_bytes(copy)
+    with pytest.raises(RecordingExists, match=r"run\.h5\.live has records that .* does not have"):
+        tracerec.record(path, mode="a")
+    path.unlink()
+    feed(path, range(30, 31))
+    with tracerec.open(path) as trace:
+        assert len(trace["stream/0"].raw) == 5 + 20 + 1
+
+
+def test_a_journal_whose_recording_was_already_made_is_deleted(tmp_path: Path) -> None:
+    """A kill between the last rename and the end of the journal leaves both."""
+    path = tmp_path / "run.h5"
+    assert run_python(KILLED, str(path), str(64 << 20)).returncode == -signal.SIGKILL
+    shutil.copytree(tmp_path / "run.h5.live", tmp_path / "kept")
+    feed(path, range(20, 21))
+    (tmp_path / "kept").rename(tmp_path / "run.h5.live")
+    feed(path, range(21, 22))
+    assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
+    with tracerec.open(path) as trace:
+        assert [s for _, s in steps_of(trace["stream/0"])] == [*range(22)]
+
+
+def test_a_recording_that_cannot_begin_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same process can try again."""
+    with monkeypatch.context() as patch:
+        patch.setattr("tracerec.live.write_manifest", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        with pytest.raises(RecordingError, match=r"cannot be recorded to: .*full"):
+            tracerec.record(tmp_path / "run.h5")
+    feed(tmp_path / "run.h5", range(3), mode="w")
 
 
 def test_a_recording_that_runs_is_not_continued(tmp_path: Path) -> None:

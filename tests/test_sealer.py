@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 import tracerec
 from tests.outfeed.watched import run_watched
 from tools.feeding import Feed, expected
+from tools.trials import sealing_processes
 from tracerec import sealer as sealer_module
 from tracerec.errors import SealingError
 
@@ -29,16 +29,7 @@ SEGMENT = 16_384
 
 def sealers(parent: int | None = None) -> list[int]:
     """The sealing processes of a process, this one unless told."""
-    parent = os.getpid() if parent is None else parent
-    found: list[int] = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                ppid = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-                if b"tracerec.sealing" in words and ppid == parent:
-                    found.append(int(entry.name))
-    return found
+    return sealing_processes(os.getpid() if parent is None else parent)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
@@ -202,6 +193,22 @@ def test_where_no_process_can_be_started_the_recording_is_sealed_in_this_one(
     rec.close()
     check_whole(path, 100)
     assert set(opened) <= {h5py.h5fd.CORE}
+
+
+def test_a_sealing_process_that_stands_still_never_makes_the_recording_wait(tmp_path: Path) -> None:
+    """However many segments fill meanwhile: far more than a pipe holds the orders for."""
+    path = tmp_path / "run.h5"
+    feed = Feed(0, (256,))
+    rec = tracerec.record(path, segment_bytes=1)
+    put(feed, 20, rec)
+    (process,) = sealers()
+    os.kill(process, signal.SIGSTOP)
+    for _ in range(400):
+        feed.put()
+        rec.flush(timeout=60)
+    os.kill(process, signal.SIGCONT)
+    rec.close()
+    check_whole(path, 420)
 
 
 def test_a_failure_to_seal_leaves_the_journal_and_says_where(tmp_path: Path) -> None:

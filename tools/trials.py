@@ -37,7 +37,7 @@ from tracerec.model import FLAG_STEP
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Outcome", "main", "trial"]
+__all__ = ["Outcome", "main", "sealing_processes", "trial"]
 
 KINDS = ("recording", "closing", "sealer", "both")
 
@@ -142,7 +142,7 @@ def _run_and_kill(path: Path, kind: str, chance: random.Random) -> tuple[dict[st
     wait_for = "closing" if kind == "closing" else "begun"
     told.until(wait_for)
     told.for_seconds(chance.uniform(0, _CLOSE_SECONDS if kind == "closing" else _RECORD_SECONDS))
-    sealers = _sealers(child)
+    sealers = sealing_processes(child)
     victims = {"sealer": sealers, "both": [*sealers, child]}.get(kind, [child])
     for victim in victims:
         with contextlib.suppress(ProcessLookupError):
@@ -227,7 +227,7 @@ class _Told:
         return said
 
 
-def _sealers(parent: int) -> list[int]:
+def sealing_processes(parent: int) -> list[int]:
     """Returns the sealing processes of a process."""
     found: list[int] = []
     for entry in Path("/proc").iterdir():

@@ -52,6 +52,7 @@ class Budget:
         self._max_bytes = max_bytes
         self._patterns = dict(of_taps)
         self._left: dict[str, int | None] = {}
+        self._ended: set[str] = set()
         self._bytes = 0
         self._stopped = False
         self._first_step: int | None = None
@@ -59,6 +60,8 @@ class Budget:
 
     def take(self, site: Site, count: int) -> int:
         """Returns how many of ``count`` records of a site may be written; the others are counted as refused."""
+        if self._max_bytes is None and not self._patterns:
+            return count
         nbytes = stored_nbytes(site)
         allowed = self._of_recording(nbytes, count)
         allowed = min(allowed, self._of_tap(site.name, nbytes, allowed))
@@ -81,9 +84,10 @@ class Budget:
             self._tell_estimate()
 
     def _tell_estimate(self) -> None:
-        lasts = "" if self._max_bytes is None else f"; max_bytes={self._max_bytes:,} lasts for about "
-        if lasts:
-            lasts += f"{self._max_bytes / self._bytes:,.0f} such steps"  # type: ignore[operator]
+        lasts = ""
+        if self._max_bytes is not None:
+            steps = self._max_bytes / self._bytes
+            lasts = f"; max_bytes={self._max_bytes:,} lasts for about {steps:,.0f} such steps"
         _log.info("%s: the first step took about %s bytes%s", self._name, f"{self._bytes:,}", lasts)
 
     def _of_recording(self, nbytes: int, count: int) -> int:
@@ -109,9 +113,11 @@ class Budget:
         left = self._left[tap]
         if left is None:
             return count
+        if tap in self._ended:
+            return 0
         allowed = min(count, left // nbytes)
         self._left[tap] = left - allowed * nbytes
-        if allowed < count and left:
-            self._left[tap] = 0
+        if allowed < count:
+            self._ended.add(tap)
             _log.warning("%s: tap %r has reached its budget; it is recorded no more, and counted", self._name, tap)
         return allowed

@@ -164,12 +164,14 @@ def _remove_leftover(target: Path, folder: Path) -> None:
     """
     if not (target.exists() and folder.is_dir()):
         return
-    with contextlib.closing(_opened(target)) as source:
-        run_id = source.info.run_id
     if (folder / layout.MANIFEST).is_file():
-        other = layout.read_manifest(folder).run_id
-        if other != run_id:
-            message = f"{target} and {folder} are of two runs, {run_id} and {other}: move one of them away"
+        with contextlib.closing(_opened(target)) as source:
+            whole = source.info
+        live = layout.read_manifest(folder)
+        has_records = bool(layout.segments(folder) or layout.parts(folder))
+        # An old copy of the recording may have been put beside a journal that holds more.
+        if live.run_id != whole.run_id or (has_records and len(live.attempts) > max(1, len(whole.attempts))):
+            message = f"{folder} has records that {target} does not have: move one of them away"
             raise RecordingExists(message, path=str(target))
     else:
         _refuse_foreign(target, folder)
@@ -178,39 +180,40 @@ def _remove_leftover(target: Path, folder: Path) -> None:
 
 def _continue_journal(target: Path, folder: Path) -> tuple[Previous, JournalLock]:
     """Takes up the journal of an attempt that was killed, or a folder of parts."""
-    from tracerec.formats.live import open_live
-
     lock = _lock(target, folder)
     try:
-        info, journal = layout.read_manifest(folder), layout.read_journal(folder)
-        with contextlib.closing(open_live(folder, running=False)) as source:
-            end = source.info
-            previous = _after(source)
-            torn = [damage for damage in getattr(source, "damage", ()) if damage.torn]
-        cut = 0
-        for damage in torn:
-            # Bytes that are no whole frame; the next attempt's segments come behind this one.
-            os.truncate(folder / damage.file, damage.offset)
-            cut += damage.nbytes
+        return _taken_up(folder), lock
     except BaseException:
         lock.forget()
         raise
-    numbers = [layout.segment_number(path) for path in layout.segments(folder)]
-    sizes = {n: layout.segment_path(folder, n).stat().st_size for n in numbers}
-    sizes |= {n: _size(path) for n, path in layout.parts(folder).items()}
+
+
+def _taken_up(folder: Path) -> Previous:
+    from tracerec.formats.live import open_live
+
+    info, journal = layout.read_manifest(folder), layout.read_journal(folder)
+    with contextlib.closing(open_live(folder, running=False)) as source:
+        found = source.info
+        previous = _after(source)
+        torn = [damage for damage in source.damage if damage.torn]
+    for damage in torn:
+        # Bytes that are no whole frame; the next attempt's segments come behind this one.
+        os.truncate(folder / damage.file, damage.offset)
+    sizes = {layout.segment_number(path): path.stat().st_size for path in layout.segments(folder)}
+    sizes |= {number: _size(path) for number, path in layout.parts(folder).items()}
     *before, last = info.attempts or (attempt_of(info, 0),)
-    last = {**last, "ended": end.ended, "clean": end.clean}
-    if cut:
-        last["cut_bytes"] = cut
+    last = {**last, "ended": found.ended, "clean": found.clean}
+    if torn:
+        last["cut_bytes"] = sum(damage.nbytes for damage in torn)
     return dataclasses.replace(
         previous,
         run_id=info.run_id,
         attempts=(*before, last),
         first_segment=journal.first_segment,
         next_segment=max(sizes, default=journal.first_segment - 1) + 1,
-        segments=tuple(Segment(n, size) for n, size in sorted(sizes.items())),
+        segments=tuple(Segment(number, size) for number, size in sorted(sizes.items())),
         retired=info.retired,
-    ), lock
+    )
 
 
 def _continue_sealed(target: Path, folder: Path, info: RunInfo) -> tuple[Previous, JournalLock]:
@@ -218,8 +221,6 @@ def _continue_sealed(target: Path, folder: Path, info: RunInfo) -> tuple[Previou
     with contextlib.closing(_opened(target)) as source:
         old = source.info
         previous = _after(source)
-    folder.mkdir()
-    lock = _lock(target, folder)
     previous = dataclasses.replace(
         previous,
         run_id=old.run_id,
@@ -228,10 +229,16 @@ def _continue_sealed(target: Path, folder: Path, info: RunInfo) -> tuple[Previou
         segments=(Segment(0, _size(target)),),
         retired=old.retired,
     )
-    # In this order: a crash leaves the recording whole, with a live folder that holds nothing.
-    layout.write_manifest(folder, previous.continued_by(info), layout.Journal(0, target.name))
-    suffix = ".arrow" if target.is_dir() else ".h5"
-    target.rename(layout.part_path(folder, 0, suffix))
+    folder.mkdir()
+    lock = _lock(target, folder)
+    try:
+        # In this order: a crash leaves the recording whole, with a live folder that holds nothing.
+        layout.write_manifest(folder, previous.continued_by(info), layout.Journal(0, target.name))
+        suffix = ".arrow" if target.is_dir() else ".h5"
+        target.rename(layout.part_path(folder, 0, suffix))
+    except BaseException:
+        lock.forget()
+        raise
     return previous, lock
 
 

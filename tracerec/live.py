@@ -71,24 +71,11 @@ class LiveJournal:
         self.folder = live_folder(target)
         self._limits = limits
         self.previous, self._lock = make_room(target, self.folder, mode, info)
-        self.info = self.previous.continued_by(info)
-        self._retains = limits.retain_bytes is not None or limits.retain_steps is not None
-        self._segments: list[Segment] = []
-        if self._retains:
-            self._segments = [_measured(self.folder, segment) for segment in self.previous.segments]
-        self._retired: Counter[str] = Counter(self.previous.retired)
-        self._journal = Journal(self.previous.first_segment, target.name)
-        write_manifest(self.folder, self.info, self._journal)
-        self._order = Order(self.folder, target, compression, self.info.run_id, max_file_bytes=limits.max_file_bytes)
-        self._sealer = Sealer(self._order)
-        self.writer = JournalWriter(
-            self.folder,
-            limits.largest_segment,
-            head=SegmentHead(self.info.run_id, len(self.previous.attempts)),
-            first=self.previous.next_segment,
-            durable=limits.durable,
-            on_full=self._full,
-        )
+        try:
+            self._begin(info, compression, limits)
+        except BaseException:
+            self._lock.forget()
+            raise
 
     @property
     def retired(self) -> dict[str, int]:
@@ -122,6 +109,29 @@ class LiveJournal:
         self.writer.close()
         self._sealer.forget()
         self._lock.forget()
+
+    def _begin(self, info: RunInfo, compression: str | None, limits: Limits) -> None:
+        self.info = self.previous.continued_by(info)
+        self._retains = limits.retain_bytes is not None or limits.retain_steps is not None
+        self._segments: list[Segment] = []
+        if self._retains:
+            self._segments = [_measured(self.folder, segment) for segment in self.previous.segments]
+        self._retired: Counter[str] = Counter(self.previous.retired)
+        self._journal = Journal(self.previous.first_segment, self.target.name)
+        write_manifest(self.folder, self.info, self._journal)
+        self._order = Order(
+            self.folder, self.target, compression, self.info.run_id, max_file_bytes=limits.max_file_bytes
+        )
+        self._sealer = Sealer(self._order)
+        self.writer = JournalWriter(
+            self.folder,
+            limits.largest_segment,
+            head=SegmentHead(self.info.run_id, len(self.previous.attempts)),
+            first=self.previous.next_segment,
+            durable=limits.durable,
+            on_full=self._full,
+            watch_steps=limits.retain_steps is not None,
+        )
 
     def _full(self, segment: Segment) -> None:
         if self._retains:

@@ -252,6 +252,7 @@ class Recording:
         try:
             self.close()
         except TracerecError as other:
+            _log.error("%s", other)
             error.add_note(str(other))
 
     def __repr__(self) -> str:

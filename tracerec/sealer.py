@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ _STALL_SECONDS = 120.0
 """A sealing process that writes nothing for so long is stuck: HDF5 can hang on a full disk."""
 
 _POLL_SECONDS = 0.5
+_MOST_SENT = 4
 _QUIT_SECONDS = 5.0
 
 _IN_MEMORY_BYTES = 1 << 30
@@ -49,6 +51,8 @@ class Sealer:
         self._order = order
         self._process: _Process | None = None
         self._resting = False
+        self._waiting: deque[tuple[str, list[int]]] = deque()
+        self._sent = 0
 
     def part(self, number: int) -> None:
         """Has a full segment sealed, some time. Never raises, never waits."""
@@ -56,7 +60,9 @@ class Sealer:
 
     def retire(self, numbers: list[int]) -> None:
         """Has segments deleted, whether they are sealed or not. Never raises."""
+        self._waiting = deque(job for job in self._waiting if not (job[0] == "part" and job[1][0] in numbers))
         if self._process is None or self._resting:
+            # What cannot be deleted the manifest disowns: it costs room, and readers leave it out.
             with contextlib.suppress(OSError):
                 sealing.retire(self._order, numbers)
         else:
@@ -95,12 +101,18 @@ class Sealer:
     def _ask(self, job: str, numbers: list[int]) -> None:
         if self._resting:
             return
+        self._waiting.append((job, numbers))
         try:
             if self._process is None:
                 self._process = _Process()
             for answer in self._process.answers():
+                self._sent -= 1
                 _raise_if_failed(answer)
-            self._process.send(job, self._order, numbers)
+            # No more than the pipe holds, however far behind the process is: nothing here may wait for it.
+            while self._waiting and self._sent < _MOST_SENT:
+                self._process.send(self._waiting[0][0], self._order, self._waiting[0][1])
+                self._waiting.popleft()
+                self._sent += 1
         except SealingError as error:
             self._resting = True
             self.stop()
@@ -160,6 +172,8 @@ class _Process:
                 stderr=self._errors,
                 env=_environment(),
                 start_new_session=True,
+                # A buffer that is copied by a fork could be written twice.
+                bufsize=0,
             )
         except OSError as error:
             self._errors.close()
@@ -175,8 +189,9 @@ class _Process:
         """Sends a job; raises SealingError when the process has died."""
         line = json.dumps({"job": job, "order": order.to_json(), "numbers": numbers}) + "\n"
         try:
-            self._jobs.write(line.encode("ascii"))
-            self._jobs.flush()
+            data = memoryview(line.encode("ascii"))
+            while data:
+                data = data[self._jobs.write(data) :]
         except OSError as error:
             raise self._died() from error
 
@@ -220,8 +235,10 @@ class _Process:
 
     def forget(self) -> None:
         """In a forked child: closes the pipes, so that the process notices when the parent ends."""
-        for file in (self._jobs, self._answers):
-            os.close(file.fileno())
+        self._jobs.close()
+        self._answers.close()
+        # It is the parent's child: there is nothing to wait for.
+        self._child.returncode = 0
 
     def _read(self) -> bytes | None:
         """Returns what has come, b"" at the end, None when there is nothing yet."""

@@ -55,7 +55,7 @@ class Segment:
         number: its number.
         nbytes: its size.
         records: how many records it holds, by tap name.
-        last_step: the largest step in it; None when no record has one.
+        last_step: the largest step in it; None when no record has one, or nobody watched.
     """
 
     number: int
@@ -74,6 +74,7 @@ class JournalWriter:
         first: the number of the first segment; none of that number or a later one may be there.
         durable: whether what is flushed must survive a power loss too (``fdatasync``).
         on_full: called with each segment that is full: nothing is appended to it any more.
+        watch_steps: whether segments know their last step, which costs a little for every frame.
 
     Attributes:
         nbytes: bytes written.
@@ -93,6 +94,7 @@ class JournalWriter:
         first: int = 0,
         durable: bool = False,
         on_full: Callable[[Segment], None] | None = None,
+        watch_steps: bool = False,
     ) -> None:
         self.nbytes = 0
         self.written: Counter[str] = Counter()
@@ -102,6 +104,7 @@ class JournalWriter:
         self._head = head
         self._durable = durable
         self._on_full = on_full
+        self._watch_steps = watch_steps
         self._ballast = Ballast(folder)
         self._pending: list[Any] = []
         self._pending_records: Counter[str] = Counter()
@@ -130,7 +133,8 @@ class JournalWriter:
             self.lost[site.name] += len(arrays[0])
             raise
         self._pending_records[site.name] += len(arrays[0])
-        self._pending_step = _latest(self._pending_step, _last_step(arrays[0]))
+        if self._watch_steps:
+            self._pending_step = _latest(self._pending_step, _last_step(arrays[0]))
         if site.id not in self._defined:
             text = canonical(site.to_json()).encode("ascii")
             self._add(frames.encode(frames.DEFINE, [np.frombuffer(text, np.uint8)]))

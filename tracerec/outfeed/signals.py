@@ -5,7 +5,7 @@ be lost. So it is raised in the function that made the call, once the call has e
 callback runs. For that the function is traced (`sys.settrace`) until then; where something else traces the program,
 such as a debugger, the signal is sent again a moment later, until it finds the program outside of a callback.
 
-A second signal, after a second or more, does not wait: it ends the call, as an error of XLA's. So can a program be
+A second signal, after a second or more, does not wait: it ends the call itself. So can a program be
 ended whose call is very long, or one of many that a function in C makes, such as `map`, between which no Python runs.
 
 In a forked child the handlers are the defaults again: its recordings are the parent's.
@@ -30,7 +30,9 @@ _RETRY_SECONDS = 0.005
 # Who sends the signal again after so long does not want to wait for the call to end.
 _INSIST_SECONDS = 1.0
 
-_waits_since: float | None = None
+# Since when a signal waits, and the function in which it will be raised.
+_waits_since = 0.0
+_waits_in: FrameType | None = None
 
 # JAX's function around every host callback (jax.interpreters.mlir.emit_python_callback)
 _CALLBACK = "_wrapped_callback"
@@ -59,16 +61,19 @@ def ignore_termination() -> None:
 
 def _handle(number: int, frame: FrameType | None) -> None:
     callback = _callback_around(frame)
-    insists = _waits_since is not None and time.monotonic() - _waits_since > _INSIST_SECONDS
-    if callback is None or insists:
+    if callback is None:
+        _forget_pending()
         _end(number, frame)
+    elif sys.gettrace() is _trace_nothing:
+        # A signal already waits for the call to end.
+        if time.monotonic() - _waits_since > _INSIST_SECONDS:
+            _end(number, frame)
     elif sys.gettrace() is None and (caller := _caller(callback)) is not None:
         _end_later(number, caller)
-    elif sys.gettrace() is not _trace_nothing:
+    else:
         retry = threading.Timer(_RETRY_SECONDS, os.kill, (os.getpid(), number))
         retry.daemon = True
         retry.start()
-    # else a signal already waits for the same call to end
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
@@ -79,18 +84,25 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 def _end_later(number: int, caller: FrameType) -> None:
     """Ends the program at the next line of a function that is running, or when it returns or is raised through."""
-    global _waits_since  # noqa: PLW0603 - there is one main thread
+    global _waits_since, _waits_in
 
     def end(frame: FrameType, _event: str, _argument: Any) -> Any:
-        global _waits_since  # noqa: PLW0603
-        _waits_since = None
-        sys.settrace(None)
-        frame.f_trace = None
+        _forget_pending()
         _end(number, frame)
 
-    _waits_since = time.monotonic()
+    _waits_since, _waits_in = time.monotonic(), caller
     caller.f_trace = end
     sys.settrace(_trace_nothing)
+
+
+def _forget_pending() -> None:
+    """Stops waiting for a call to end, if a signal does."""
+    global _waits_in  # noqa: PLW0603
+    if _waits_in is not None:
+        _waits_in.f_trace = None
+        _waits_in = None
+    if sys.gettrace() is _trace_nothing:
+        sys.settrace(None)
 
 
 def _trace_nothing(_frame: FrameType, _event: str, _argument: Any) -> None:
@@ -116,6 +128,7 @@ def _caller(callback: FrameType) -> FrameType | None:
 
 
 def _forget_in_child() -> None:
+    _forget_pending()
     if threading.current_thread() is not threading.main_thread():
         return
     for number, default in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
