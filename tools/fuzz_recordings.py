@@ -53,6 +53,8 @@ HANG_S = 60
 """A mutation takes a fraction of a second; one that takes this long is a hang."""
 PROCESS_SHARE = 100
 """One repair of so many runs in the process that it has in real life; the others run here, which is faster."""
+TEXT_SHARE = 8
+"""One inspection of so many is drawn for a terminal too; the others are JSON, from the same reads."""
 
 
 class FaultError(AssertionError):
@@ -205,6 +207,7 @@ class Case:
         self._same = files == recording.files
         self._cut_cleanly = is_cut_cleanly(recording, files)
         self._in_process = rng.randrange(PROCESS_SHARE) > 0
+        self._shown = rng.randrange(TEXT_SHARE) == 0
         self._path = recording.write(folder, files)
 
     def run(self) -> None:
@@ -212,7 +215,7 @@ class Case:
         read = self._read()
         verified = self._guarded("verify", lambda: verify(self._path))
         self._check_read(read, verified)
-        self._guarded("inspect", lambda: _inspect(self._path))
+        self._guarded("inspect", lambda: _inspect(self._path, text=self._shown))
         self._repair()
 
     def _read(self) -> tuple[Truth, RunInfo] | None:
@@ -315,11 +318,11 @@ def _records(trace: Trace) -> Truth:
     return found
 
 
-def _inspect(path: Path) -> None:
+def _inspect(path: Path, *, text: bool) -> None:
     """Runs ``tracerec inspect`` here."""
     from tracerec.cli import app
 
-    for option in ((), ("--json",)):
+    for option in ((), ("--json",)) if text else (("--json",),):
         output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
         with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
             app(["inspect", str(path), *option], standalone_mode=False)

@@ -1,8 +1,8 @@
 """Kills recordings at random moments, and looks at what is left.
 
 Each trial is a real process that records numbered values over streams that are added all the while, into segments so
-small that they rotate and are sealed all the while, then closes. It says what has been flushed. It is killed with
-small that they rotate and are sealed all the while, then closes. It says what was flushed. It is killed with
+small that they rotate and are sealed all the while, then closes. It says what was flushed. It is killed with SIGKILL
+at a random moment, or its sealing process is, or both are; then what is left is opened: nothing may be unreadable,
 every record that was flushed must be there with its value, and what is lost must be said. Then the recording is
 repaired, or continued, and read again.
 

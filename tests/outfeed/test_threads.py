@@ -197,14 +197,14 @@ def one(number):
 
 @pytest.mark.slow
 def test_recordings_opened_and_closed_200_times_leave_no_thread_and_no_open_file(tmp_path: Path) -> None:
-    """20 sealed by a process of their own, as ever, the others by this one, to save time."""
+    """8 sealed by a process of their own, as ever, the others by this one, to save time."""
     done = run_watched(
         tmp_path,
         MANY
         + """
-first = [one(i) for i in range(20)]
+first = [one(i) for i in range(8)]
 sealer.Sealer.finish = lambda _, order: sealing.seal(order)
-rest = [one(i) for i in range(20, 200)]
+rest = [one(i) for i in range(8, 200)]
 print(first[1] == first[-1], rest[1] == rest[-1], len(tracerec.recording._open_recordings))
 assert not tracerec.outfeed.listening()
 """,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tools.bench import harness, outfeed_cost, outfeed_memory, sealed_files, storage, tap_in_scan
+from tools.bench import digits_step, harness, outfeed_cost, outfeed_memory, sealed_files, storage, tap_in_scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,6 +18,7 @@ BENCHMARKS: dict[str, Callable[[bool], harness.Report]] = {
     "outfeed_cost": outfeed_cost.run,
     "outfeed_memory": outfeed_memory.run,
     "storage": storage.run,
+    "digits_step": digits_step.run,
     "merging": sealed_files.merging,
     "listing": sealed_files.listing,
 }

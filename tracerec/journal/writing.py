@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tracerec.protocol import frames
 from tracerec.structure import canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from tracerec.model import Site
@@ -27,6 +28,8 @@ SEGMENT_BYTES = 64 << 20
 # Linux accepts at most IOV_MAX = 1024 buffers a call (limits.h).
 _MAX_BUFFERS = 1024
 _PENDING_BYTES = 1 << 20
+# The checksum of a frame of so many bytes is computed while its bytes are written: a thread's turn costs about 30 us.
+_LARGE_BYTES = 512 << 10
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -139,7 +142,7 @@ class JournalWriter:
             text = canonical(site.to_json()).encode("ascii")
             self._add(frames.encode(frames.DEFINE, [np.frombuffer(text, np.uint8)]))
             self._defined.add(site.id)
-        self._add(frames.encode(site.id, arrays))
+        self._add_frame(frames.body(site.id, arrays))
         if self._pending_bytes >= _PENDING_BYTES or len(self._pending) >= _MAX_BUFFERS // 2:
             self.flush()
 
@@ -152,8 +155,8 @@ class JournalWriter:
             return
         start = self._segment.nbytes
         try:
-            for first in range(0, len(pending), _MAX_BUFFERS):
-                self._write(pending[first : first + _MAX_BUFFERS])
+            for buffers in _calls(pending):
+                self._write(buffers)
             if self._durable:
                 os.fdatasync(self._fd)
         except OSError:
@@ -207,6 +210,13 @@ class JournalWriter:
         if not start:
             self._add_head()
 
+    def _add_frame(self, body: list[Any]) -> None:
+        nbytes = self._pending_bytes
+        self._add(body)
+        large = self._pending_bytes - nbytes >= _LARGE_BYTES
+        self._pending.append(_summing(body) if large else frames.checksum(body))
+        self._pending_bytes += frames.CRC_BYTES
+
     def _add(self, buffers: list[Any]) -> None:
         self._pending.extend(buffers)
         self._pending_bytes += sum(map(_nbytes, buffers))
@@ -245,6 +255,38 @@ class JournalWriter:
         if self._durable:
             _sync_folder(self._folder)
         self._add_head()
+
+
+def _calls(pending: list[Any]) -> Iterator[list[Any]]:
+    """Yields the buffers of one ``writev`` after the other; what a checksum is of comes before it is waited for."""
+    buffers: list[Any] = []
+    for buffer in pending:
+        summing = isinstance(buffer, Future)
+        if buffers and (len(buffers) == _MAX_BUFFERS or (summing and not buffer.done())):
+            yield buffers
+            buffers = []
+        buffers.append(buffer.result() if summing else buffer)
+    yield buffers
+
+
+_threads = ThreadPoolExecutor(1, "tracerec-checksum")
+
+
+def _summing(body: list[Any]) -> Any:
+    """Returns the checksum of a frame, or the promise of it."""
+    try:
+        return _threads.submit(frames.checksum, body)
+    except RuntimeError:
+        # The interpreter is ending, and starts no threads.
+        return frames.checksum(body)
+
+
+def _forget_threads() -> None:
+    global _threads  # noqa: PLW0603 - a forked child has none of its parent's threads
+    _threads = ThreadPoolExecutor(1, "tracerec-checksum")
+
+
+os.register_at_fork(after_in_child=_forget_threads)
 
 
 def _nbytes(buffer: Any) -> int:

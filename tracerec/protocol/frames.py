@@ -46,7 +46,9 @@ __all__ = [
     "MAX_RANK",
     "Frame",
     "FrameHead",
+    "body",
     "check",
+    "checksum",
     "decode",
     "encode",
     "head_at",
@@ -137,6 +139,13 @@ def encode(consumer_id: int, arrays: Sequence[np.ndarray]) -> list[Any]:
         >>> b"".join(encode(7, [np.arange(3, dtype=np.int16)]))[:4].hex()
         '82080000'
     """
+    buffers = body(consumer_id, arrays)
+    buffers.append(checksum(buffers))
+    return buffers
+
+
+def body(consumer_id: int, arrays: Sequence[np.ndarray]) -> list[Any]:
+    """Returns a frame but for its checksum, which comes last; see `encode`."""
     if not 0 <= consumer_id < _MAX_IDS:
         message = f"consumer id {consumer_id} has more than 64 bits"
         raise ValueError(message)
@@ -147,15 +156,15 @@ def encode(consumer_id: int, arrays: Sequence[np.ndarray]) -> list[Any]:
         raise ValueError(message)
     fixed = struct.pack("<IIII", MAGIC, consumer_id >> 32, consumer_id & 0xFFFFFFFF, len(metadata))
     head = (fixed + metadata).ljust(_head_bytes(len(metadata)), b"\0")
-    crc = crc32c.crc32c(head)
-    buffers: list[Any] = [head]
-    for array in arrays:
-        if array.nbytes:
-            data = _as_bytes(array)
-            crc = crc32c.crc32c(data, crc)
-            buffers.append(data)
-    buffers.append(struct.pack("<I", crc))
-    return buffers
+    return [head, *(_as_bytes(array) for array in arrays if array.nbytes)]
+
+
+def checksum(buffers: Sequence[Any]) -> bytes:
+    """Returns what follows the body of a frame: the CRC-32C of its buffers."""
+    crc = 0
+    for buffer in buffers:
+        crc = crc32c.crc32c(buffer, crc)
+    return struct.pack("<I", crc)
 
 
 def decode(buffer: Any, offset: int = 0) -> Frame:
