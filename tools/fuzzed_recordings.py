@@ -229,12 +229,14 @@ def damage(rng: random.Random, recording: Recording) -> tuple[dict[str, Any], li
 
 
 def is_cut_cleanly(recording: Recording, files: dict[str, Any]) -> bool:
-    """Returns whether a segment was cut off between two frames: nothing tells then that there was more."""
-    for name, whole in recording.files.items():
-        data = files.get(name)
-        if name.endswith(".frames") and isinstance(data, bytes) and data != whole and whole.startswith(data):
-            return len(data) in {head.end for head in frames.heads(whole)}
-    return False
+    """Returns whether the last segment is gone, or was cut off between two frames: nothing tells that there was more."""
+    last = max((name for name in recording.files if name.endswith(".frames")), default=None)
+    if last is None:
+        return False
+    data, whole = files.get(last, b""), recording.files[last]
+    if not isinstance(data, bytes) or data == whole or not whole.startswith(data):
+        return False
+    return len(data) in {0, *(head.end for head in frames.heads(whole))}
 
 
 def flip_bits(rng: random.Random, data: bytearray) -> None:

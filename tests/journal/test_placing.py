@@ -6,10 +6,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.journal.folders import A, B, end_frame, head_frame, ids_of, make_folder, record_frame, segment
+from tests.journal.folders import (
+    RUN_ID,
+    A,
+    B,
+    arrays_of,
+    end_frame,
+    head_frame,
+    ids_of,
+    make_folder,
+    record_frame,
+    segment,
+)
 from tracerec.errors import TraceFormatError, TraceNotFound
 from tracerec.journal import layout
 from tracerec.journal.reading import JournalSource
+from tracerec.journal.writing import JournalWriter, SegmentHead
+from tracerec.protocol import frames
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -289,3 +302,27 @@ def test_frames_without_records_are_no_matter(tmp_path: Path) -> None:
         assert len(source.streams) == 0
     with JournalSource(make_folder(tmp_path / "bare", {0: head_frame(0)})) as source:
         assert (len(source.streams), source.damage) == (0, ())
+
+
+def test_an_older_segment_cut_off_between_two_frames_is_noticed(tmp_path: Path) -> None:
+    """It looks whole; the next one says how long it was. So is one that is cut to nothing."""
+    made = tmp_path / "made"
+    made.mkdir()
+    writer = JournalWriter(made, 1, head=SegmentHead(RUN_ID, 0))
+    for first in (0, 2, 4):
+        writer.append(A, arrays_of(A, [first]))
+        writer.append(A, arrays_of(A, [first + 1]))
+    writer.flush()
+    writer.close()
+    segments = {layout.segment_number(path): path.read_bytes() for path in layout.segments(made)}
+    assert len(segments) > 2
+    assert read(make_folder(tmp_path / "whole", segments)) == ([*range(6)], [])
+    whole = segments[1]
+    ends = [head.end for head in frames.heads(whole)][:-1]
+    for number, end in enumerate([0, *ends]):
+        folder = make_folder(tmp_path / f"{number}", {**segments, 1: whole[:end]})
+        with JournalSource(folder) as source:
+            (damage,) = [d for d in source.damage if d.reason == "it was cut off"]
+            assert (damage.file, damage.offset, damage.nbytes) == ("segment-000001.frames", end, len(whole) - end)
+            assert not damage.torn
+            assert str(damage) in source.info.notes

@@ -5,6 +5,7 @@ Variants, for records of 4 B (over 500 sites), 1 KB, 64 KB, 1 MB and 16 MB:
     journal    the recorder alone: batches of records in, frames in the segments of a journal out, until all is written
     line       the whole line, fed from numpy: outfeed, receiver, recorder, journal, segments sealed meanwhile, until
                ``rec.flush()`` has returned
+    scan       the whole line, from taps in a jitted scan
     raw        the same bytes with ``os.writev``, 1 MiB or a record a call, to one file on the same disk
     h5py       ``dataset.resize(); dataset[i] = x``, a dataset a site, until ``file.flush()`` has returned
 
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h5py
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 import tracerec
@@ -75,6 +78,7 @@ def run(quick: bool) -> Report:  # noqa: FBT001 - the one switch of every benchm
             "size": "record",
             "journal_us": "journal us",
             "line_us": "line us",
+            "scan_us": "scan us",
             "raw_us": "raw us",
             "h5py_us": "h5py us",
             "journal_of_raw": "journal / raw rate",
@@ -98,6 +102,7 @@ def _row(size: str, records: int, rounds: int) -> dict[str, Any]:
     variants: dict[str, Callable[[], dict[str, float]]] = {
         "journal": functools.partial(_journal, source, records, sites),
         "line": functools.partial(_line, source, records, sites),
+        "scan": functools.partial(_scan, elements, records, sites),
         "raw": functools.partial(_raw, source, records),
         "h5py": functools.partial(_h5py, source, min(records, _H5PY_RECORDS), sites),
     }
@@ -166,6 +171,34 @@ def _batches(source: list[np.ndarray], records: int, sites: int) -> Iterator[Bat
                 for n in range(first, min(first + size, records))
             ]
         )
+
+
+def _scan(elements: int, records: int, sites: int) -> dict[str, float]:
+    """Of a scan with a tap a site in its body; the computation itself is a sum."""
+    scan = _compiled(elements, max(1, records // sites), sites)
+    x = jnp.zeros(elements, jnp.float32)
+    with tempfile.TemporaryDirectory(dir=_disk()) as folder:
+        path = Path(folder, "run.h5")
+        recording = tracerec.record(path)
+        begun = time.perf_counter()
+        scan(x).block_until_ready()
+        recording.flush()
+        done = time.perf_counter()
+        written = recording.close().records
+        # per record of those asked for, of which there are a few more or fewer
+        return {"run": (done - begun) * records / written}
+
+
+@functools.cache
+def _compiled(elements: int, length: int, sites: int) -> Callable[[jax.Array], jax.Array]:
+    def body(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+        for n in range(sites):
+            x = tracerec.tap(x + np.float32(n), f"site/{n}")
+        return x, None
+
+    scan = jax.jit(lambda x: jax.lax.scan(body, x, length=length)[0])
+    scan(jnp.zeros(elements, jnp.float32)).block_until_ready()
+    return scan
 
 
 def _line(source: list[np.ndarray], records: int, sites: int) -> dict[str, float]:

@@ -49,11 +49,13 @@ class SegmentHead:
         segment: its number.
         run_id: the run that it belongs to.
         attempt: which process's turn at the recording wrote it, from 0.
+        before: the length of the segment before it, of the same turn; None where there is none, or it is not said.
     """
 
     segment: int
     run_id: str
     attempt: int
+    before: int | None = None
 
 
 def parse_definition(text: bytes) -> SegmentHead | Site:
@@ -123,8 +125,9 @@ def stored_columns(site: Site) -> list[Column]:
 
 
 def _head(data: Mapping[str, Any]) -> SegmentHead:
-    head = SegmentHead(data["segment"], data["run_id"], data.get("attempt", 0))
-    if not (_is_count(head.segment) and isinstance(head.run_id, str) and _is_count(head.attempt)):
+    head = SegmentHead(data["segment"], data["run_id"], data.get("attempt", 0), data.get("before"))
+    counts = [head.segment, head.attempt, *([] if head.before is None else [head.before])]
+    if not (all(map(_is_count, counts)) and isinstance(head.run_id, str)):
         message = f"not the head of a segment: {dict(data)!r:.200}"
         raise ValueError(message)
     return head

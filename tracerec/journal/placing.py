@@ -17,7 +17,7 @@ from tracerec.journal.recovery import Damage
 from tracerec.protocol import frames
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from tracerec.journal.contents import SegmentHead
 
@@ -104,7 +104,7 @@ def place(folder: Path, run_id: str, skip: Collection[int], only: int | None = N
         strangers, copies, moved = (
             [s for s in some if only in (s.said, layout.segment_number(s.path))] for some in (strangers, copies, moved)
         )
-    damage = [*_misplaced(strangers, copies, moved), *_missing(gaps, sealed)]
+    damage = [*_misplaced(strangers, copies, moved), *_missing(gaps, sealed), *_shortened(segments, placed)]
     return Places(segments, damage, sealed, attempts)
 
 
@@ -208,6 +208,17 @@ def _missing(gaps: Iterable[range], sealed: frozenset[int]) -> Iterator[Damage]:
         for lost in _gaps(gap.start, [*there, gap.stop]):
             to = "" if len(lost) == 1 else f", and so are those up to {_name(lost[-1])}"
             yield Damage(_name(lost[0]), 0, 0, f"it is missing{to}")
+
+
+def _shortened(segments: Iterable[PlacedSegment], placed: Mapping[int, PlacedSegment]) -> Iterator[Damage]:
+    """Yields the segments that are shorter than the next one says."""
+    for segment in segments:
+        following = placed.get(segment.number + 1)
+        if following is None or following.head is None:
+            continue
+        missing = (following.head.before or 0) - segment.nbytes
+        if missing > 0:
+            yield Damage(segment.path.name, segment.nbytes, missing, "it was cut off")
 
 
 def _name(number: int) -> str:

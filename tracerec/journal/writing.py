@@ -44,9 +44,13 @@ class SegmentHead:
     run_id: str
     attempt: int = 0
 
-    def frame(self, number: int) -> list[Any]:
-        """Returns the frame that begins segment ``number``."""
-        text = canonical({"segment": number, "run_id": self.run_id, "attempt": self.attempt}).encode("ascii")
+    def frame(self, number: int, before: int | None) -> list[Any]:
+        """Returns the frame that begins segment ``number``, behind one of so many bytes."""
+        said = {"segment": number, "run_id": self.run_id, "attempt": self.attempt}
+        if before is not None:
+            # A segment that is cut off between two frames looks whole.
+            said["before"] = before
+        text = canonical(said).encode("ascii")
         return frames.encode(frames.DEFINE, [np.frombuffer(text, np.uint8)])
 
 
@@ -112,6 +116,7 @@ class JournalWriter:
         self._pending: list[Any] = []
         self._pending_records: Counter[str] = Counter()
         self._pending_step: int | None = None
+        self._before: int | None = None
         self._begin(first)
 
     @property
@@ -183,6 +188,7 @@ class JournalWriter:
                 self._end_with(frame)
             except OSError:
                 os.close(self._fd)
+                self._before = self._segment.nbytes
                 self._begin(self._segment.number + 1)
                 self._end_with(frame)
         finally:
@@ -223,7 +229,7 @@ class JournalWriter:
 
     def _add_head(self) -> None:
         if self._head is not None:
-            self._add(self._head.frame(self._segment.number))
+            self._add(self._head.frame(self._segment.number, self._before))
 
     def _write(self, buffers: list[Any]) -> None:
         views = [memoryview(b) for b in buffers]
@@ -240,6 +246,7 @@ class JournalWriter:
         self.flush()
         full = self._segment
         os.close(self._fd)
+        self._before = full.nbytes
         self._begin(full.number + 1)
         if self._on_full is not None:
             self._on_full(full)
