@@ -229,7 +229,7 @@ def damage(rng: random.Random, recording: Recording) -> tuple[dict[str, Any], li
 
 
 def is_cut_cleanly(recording: Recording, files: dict[str, Any]) -> bool:
-    """Returns whether the last segment is gone, or was cut off between two frames: nothing tells that there was more."""
+    """Returns whether the last segment is gone, or cut off between two frames: nothing tells that there was more."""
     last = max((name for name in recording.files if name.endswith(".frames")), default=None)
     if last is None:
         return False

@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING, Any
 from tracerec._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from tracerec import consumers as consumers
     from tracerec import errors as errors
+    from tracerec.comparing import Comparison as Comparison
+    from tracerec.comparing import compare as compare
     from tracerec.errors import TracerecError as TracerecError
+    from tracerec.exporting import Exported as Exported
+    from tracerec.exporting import export as export
     from tracerec.model import Leaf as Leaf
     from tracerec.model import Record as Record
     from tracerec.model import Site as Site
@@ -36,6 +41,8 @@ if TYPE_CHECKING:
     from tracerec.verifying import verify as verify
 
 __all__ = [
+    "Comparison",
+    "Exported",
     "Leaf",
     "Record",
     "Recording",
@@ -48,8 +55,11 @@ __all__ = [
     "Transform",
     "Verification",
     "barrier_wait",
+    "compare",
+    "consumers",
     "disabled",
     "errors",
+    "export",
     "id_print",
     "id_tap",
     "open",
@@ -62,6 +72,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Comparison": "tracerec.comparing",
+    "Exported": "tracerec.exporting",
     "Leaf": "tracerec.model",
     "Record": "tracerec.model",
     "Recording": "tracerec.recording",
@@ -74,7 +86,9 @@ _HOMES = {
     "Transform": "tracerec.model",
     "Verification": "tracerec.verifying",
     "barrier_wait": "tracerec.outfeed.receiver",
+    "compare": "tracerec.comparing",
     "disabled": "tracerec.tapping",
+    "export": "tracerec.exporting",
     "id_print": "tracerec.tapping",
     "id_tap": "tracerec.tapping",
     "outfeed_receiver": "tracerec.outfeed.receiver",
@@ -95,8 +109,8 @@ if "jax" in sys.modules:
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name == "errors":
-        return import_module("tracerec.errors")
+    if name in ("consumers", "errors"):
+        return import_module(f"tracerec.{name}")
     if name not in _HOMES:
         message = f"module 'tracerec' has no attribute {name!r}"
         raise AttributeError(message)

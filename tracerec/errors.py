@@ -10,12 +10,15 @@
     │   ├── RecordingIncomplete
     │   └── SealingError
     ├── ConsumerError                               a consumer raised; the computation went on
+    ├── NotFinite                (also FloatingPointError) a watch that was told to raise saw a NaN or an infinity
     ├── ReceiverTimeout          (also TimeoutError)
     ├── FrameError                                  bytes are not a whole, intact frame
     ├── TraceError                                  a trace cannot be opened or read
     │   ├── TraceNotFound        (also FileNotFoundError)
     │   └── TraceFormatError
+    ├── ComparisonError          (also ValueError)  two traces cannot be compared as asked
     ├── SelectionError           (also LookupError) nothing, or more than one thing, matches
+    ├── ExportError                                 a trace cannot be exported, or not to that place
     └── MissingExtra             (also ImportError)
 
 A message says what was wrong, with which value, in which file or tap, and what to do.
@@ -25,9 +28,12 @@ The same facts are fields, so that a program need not parse the text.
 from __future__ import annotations
 
 __all__ = [
+    "ComparisonError",
     "ConsumerError",
+    "ExportError",
     "FrameError",
     "MissingExtra",
+    "NotFinite",
     "ReceiverTimeout",
     "RecordingClosed",
     "RecordingError",
@@ -111,6 +117,20 @@ class ConsumerError(TracerecError):
         self.failures = failures
 
 
+class NotFinite(TracerecError, FloatingPointError):
+    """A `tracerec.consumers.NaNWatch` that was told to raise saw the first element that is not finite.
+
+    Attributes:
+        tap: the tap's name.
+        step: the kwarg ``step`` of the record, or None.
+    """
+
+    def __init__(self, message: str, *, tap: str = "", step: object = None) -> None:
+        super().__init__(message)
+        self.tap = tap
+        self.step = step
+
+
 class ReceiverTimeout(TracerecError, TimeoutError):
     """The receiver did not consume all records in the time given.
 
@@ -158,6 +178,10 @@ class TraceFormatError(TraceError):
     """A file is not a trace, is damaged, or is of a newer major version than this reader knows."""
 
 
+class ComparisonError(TracerecError, ValueError):
+    """Two traces cannot be compared as asked: an argument of ``compare`` says what there is not, or says it twice."""
+
+
 class SelectionError(TracerecError, LookupError):
     """A selection matches nothing, or more than the call can return; the message says which exist.
 
@@ -168,6 +192,18 @@ class SelectionError(TracerecError, LookupError):
     def __init__(self, message: str, *, choices: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.choices = choices
+
+
+class ExportError(TracerecError):
+    """A trace cannot be exported: the place is taken or cannot be written, or the form cannot hold what there is.
+
+    Attributes:
+        path: the file or folder that was to be written.
+    """
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class MissingExtra(TracerecError, ImportError):

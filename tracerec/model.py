@@ -277,7 +277,7 @@ class Site:
         from tracerec.protocol import dtypes
 
         stored = [*self.leaves, *(c for c in self.columns if not c.in_index)]
-        return sum(_count(x.shape) * dtypes.from_name(x.dtype).itemsize for x in stored)
+        return sum(_count(x.shape) * dtypes.itemsize(x.dtype) for x in stored)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the site as JSON values: what a site definition frame and a sealed file hold."""
@@ -317,6 +317,7 @@ class Record:
         arrays: one array a leaf of ``site.leaves``, read-only when they come live from a computation.
         numbers: one value a column of ``site.columns``.
         attempt: which process's turn at the recording it is of, from 0.
+        process: which process's file it is of, in a trace of several (`tracerec.open`); else 0.
     """
 
     site: Site
@@ -324,6 +325,7 @@ class Record:
     arrays: tuple[np.ndarray, ...]
     numbers: tuple[Any, ...]
     attempt: int = 0
+    process: int = 0
 
     @property
     def tap(self) -> str:

@@ -19,13 +19,33 @@ from tracerec.protocol import dtypes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["SPARK_POINTS", "LeafSummary", "Moments", "Summarizer", "evenly_spread", "moments", "summarize"]
+__all__ = [
+    "COUNTS",
+    "MEASURES",
+    "SPARK_POINTS",
+    "LeafSummary",
+    "Moments",
+    "Summarizer",
+    "evenly_spread",
+    "moments",
+    "moments_by_row",
+    "summarize",
+]
+
+COUNTS = ("count", "nan", "posinf", "neginf", "zeros")
+"""The counts that tables show, in their order."""
+
+MEASURES = ("min", "max", "mean", "std", "l2")
+"""The measures that tables show, in their order."""
 
 SPARK_POINTS = 48
 """How many means over the steps a summary keeps: the width of a sparkline."""
 
 _BLOCK = 1 << 16
 """Elements worked on at once: their float64 copy (512 KiB) stays in a core's second-level cache."""
+
+_SHORT_ROW = 1 << 13
+"""Elements of a row that is worked on together with others; calling numpy once a row costs as much as so many."""
 
 _SAFE = (1e-100, 1e100)
 """Magnitudes whose squares, summed, neither overflow nor underflow float64."""
@@ -148,12 +168,89 @@ def moments(array: np.ndarray) -> Moments:
         >>> moments(np.array([], np.float32)).mean is None
         True
     """
-    total = _Total()
-    # Casting a signalling NaN sets the processor's flag for invalid operations.
-    with np.errstate(all="ignore"):
-        for block in _blocks(array):
-            total.add(_plain(block))
-    return total.moments(array.size)
+    running = RunningMoments()
+    running.add(array)
+    return running.moments()
+
+
+class RunningMoments:
+    """The moments of arrays that come one after the other, as if they were one; see `moments`.
+
+    Example:
+        >>> running = RunningMoments()
+        >>> running.add(np.array([1.0, 2.0], np.float32))
+        >>> running.add(np.array([6, 7]))
+        >>> running.moments().mean, running.moments().count
+        (4.0, 4)
+    """
+
+    def __init__(self) -> None:
+        self._total = _Total()
+        self._count = 0
+
+    def add(self, array: np.ndarray) -> None:
+        """Takes an array of any shape and dtype."""
+        # Casting a signalling NaN sets the processor's flag for invalid operations.
+        with np.errstate(all="ignore"):
+            for block in _blocks(array):
+                self._total.add(_plain(block))
+        self._count += array.size
+
+    def moments(self) -> Moments:
+        """Returns the moments of what came so far."""
+        return self._total.moments(self._count)
+
+
+def finite_values(array: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+    """Yields an array's finite elements as float64, block by block, and how many others each block has.
+
+    Complex numbers are their magnitudes, bools 0 and 1, as in `moments`.
+
+    Example:
+        >>> [(values.tolist(), others) for values, others in finite_values(np.array([1.0, np.nan, 3.0]))]
+        [([1.0, 3.0], 1)]
+    """
+    for block in _blocks(array):
+        with np.errstate(all="ignore"):
+            plain = _plain(block)
+            values = np.abs(plain) if plain.dtype.kind == "c" else plain.astype(np.float64)
+        if not np.isfinite(values).all():
+            values = values[np.isfinite(values)]
+        yield values, block.size - values.size
+
+
+def moments_by_row(rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the moments of each row of an array, many short rows at once.
+
+    Args:
+        rows: ``(n, *shape)`` of any dtype in `tracerec.protocol.dtypes.NAMES`.
+
+    Returns:
+        For each of `COUNTS` an int64 array ``(n,)``, for each of `MEASURES` a float64 array, NaN where `moments` has
+        None. They are those of `moments`, l2 to the last bit or two.
+
+    Example:
+        >>> found = moments_by_row(np.array([[3.0, -4.0], [np.nan, 1.0]], np.float32))
+        >>> found["l2"].tolist(), found["nan"].tolist()
+        ([5.0, 1.0], [0, 1])
+    """
+    out: dict[str, np.ndarray] = {name: np.zeros(len(rows), np.int64) for name in COUNTS}
+    out |= {name: np.full(len(rows), np.nan) for name in MEASURES}
+    size = rows[:1].size
+    together = 0 < size <= _SHORT_ROW and rows.dtype.kind != "c"
+    step = max(1, _BLOCK // max(size, 1))
+    alone = [] if together else range(len(rows))
+    if together:
+        with np.errstate(all="ignore"):
+            flat = np.ascontiguousarray(rows).reshape(len(rows), size)
+            found = [_short_rows(flat[start : start + step], start, out) for start in range(0, len(rows), step)]
+        alone = [number for numbers in found for number in numbers]
+    for number in alone:
+        one = moments(rows[number, ...])
+        for name in (*COUNTS, *MEASURES):
+            value = getattr(one, name)
+            out[name][number] = np.nan if value is None else value
+    return out
 
 
 class Summarizer:
@@ -356,7 +453,7 @@ def _plain(block: np.ndarray) -> np.ndarray:
 
 
 _SMALL = frozenset(
-    name for name in dtypes.NAMES if dtypes.from_name(name).itemsize == 1 and name not in {"int8", "uint8", "bool"}
+    name for name in dtypes.NAMES if dtypes.itemsize(name) == 1 and name not in {"int8", "uint8", "bool"}
 )
 
 
@@ -403,6 +500,27 @@ def _means(block: np.ndarray, picks: np.ndarray) -> list[float | None]:
     summed = (wide.min(axis=1) >= -_LARGEST_SUMMED) & (wide.max(axis=1) <= _LARGEST_SUMMED)
     means: list[float] = wide.mean(axis=1).tolist()
     return [mean if good else moments(row).mean for mean, good, row in zip(means, summed, rows, strict=True)]
+
+
+def _short_rows(block: np.ndarray, start: int, out: dict[str, np.ndarray]) -> list[int]:
+    """Fills in the moments of rows ``(n, size)``; returns the numbers of those that need `moments`."""
+    n, size = block.shape
+    values = _plain(block.reshape(-1)).reshape(n, size)
+    low, high = values.min(axis=1).astype(np.float64), values.max(axis=1).astype(np.float64)
+    wide = values.astype(np.float64)
+    largest = np.maximum(np.abs(low), np.abs(high))
+    # A NaN is neither.
+    good = ((largest > _SAFE[0]) & (largest < _SAFE[1])) | (largest == 0)
+    here = slice(start, start + n)
+    out["count"][here] = size
+    out["zeros"][here] = np.add.reduce((values == 0).view(np.uint8), axis=1, dtype=np.int64)
+    mean = wide.sum(axis=1) / size
+    wide -= mean[:, None]
+    squares = np.square(wide, out=wide).sum(axis=1)
+    out["min"][here], out["max"][here], out["mean"][here] = low, high, mean
+    out["std"][here] = np.sqrt(squares / size)
+    out["l2"][here] = np.sqrt(squares + size * (mean * mean))
+    return (start + np.flatnonzero(~good)).tolist()
 
 
 def evenly_spread(records: int) -> np.ndarray:

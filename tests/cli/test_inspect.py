@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pty
@@ -11,17 +12,19 @@ from pathlib import Path
 
 import h5py
 import jsonschema
+import numpy as np
 import pytest
 from rich.cells import cell_len
 
 from tests.cli.conftest import HOSTILE
+from tests.cli.inside import inside
 from tests.cli.running import COMMAND, tracerec
 from tests.memory_source import MemorySource, make_stream
-from tests.trace.streams import journal
+from tests.trace.streams import journal, training
 from tracerec.cli import main
 from tracerec.formats.hdf5.seal import seal
 from tracerec.journal.lock import JournalLock
-from tracerec.model import Leaf, Site
+from tracerec.model import Leaf, Site, Transform
 from tracerec.trace import open_trace
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "inspect.schema.json").read_text())
@@ -65,13 +68,14 @@ class TestText:
         first, *lines = done.stdout.splitlines()
         assert first.startswith(f"{recording}  ")
         assert first.endswith("✓ ended cleanly")
-        facts = dict(line.rstrip().split(maxsplit=1) for line in lines[:8] if line.strip())
+        facts = dict(line.rstrip().split(maxsplit=1) for line in lines[:9] if line.strip())
         assert facts["run"] == "0123456789abcdef0123456789abcdef"
         assert facts["started"] == "2023-11-14 22:13:20 UTC, ran 1 min 0 s"
         assert facts["host"] == "node-1, process 4711"
         assert facts["command"] == "python train.py"
         assert facts["devices"] == "1 \N{MULTIPLICATION SIGN} cpu"
-        assert facts["records"] == "25 of 3 taps in 6 streams"
+        assert facts["records"] == "25 of 3 taps in 6 streams, 0.42 a second"
+        assert re.fullmatch(r"[\d.]+ kB of records in [\d.]+ kB, [\d.]+ to 1", facts["stored"])
 
     def test_rows(self, recording):
         """One row a stream and leaf, with all columns in a pipe."""
@@ -263,6 +267,90 @@ class TestText:
         done = tracerec("inspect", tmp_path / "run.h5")
         assert done.returncode == 0
         assert "Nothing was recorded." in done.stdout
+
+
+class TestManyStreams:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def many(tmp_path_factory):
+        """120 streams of 60 taps, of one more record each; the last but one has a NaN."""
+        path = tmp_path_factory.mktemp("many") / "many.h5"
+        streams = []
+        for number in range(120):
+            values = np.ones((1 + number, 2), np.float32)
+            values[0, 0] = np.nan if number == 118 else 1
+            transforms = (Transform("jvp"),) * (number % 2)
+            site = Site(f"layer_{number // 2:02}", (Leaf("", (2,), "float32"),), transforms=transforms)
+            streams.append(make_stream(site, [values], first=1000 * number))
+        seal(MemorySource(streams), path)
+        return path
+
+    @pytest.mark.parametrize("columns", [60, 200])
+    def test_limit(self, many, columns):
+        """A terminal is shown the first, with how many there are, and whether the others are well."""
+        done = inside("inspect", many, columns=columns)
+        text = " ".join(done.out.split())
+        assert len([line for line in done.out.splitlines() if "layer_" in line]) in (25, 50)
+        assert "50 of 120 streams are shown; 1 of the others have NaN or Inf (--sort nan)." in text
+        assert "--all shows all" in text
+        assert "no NaN and no Inf in these" in text or columns == 200
+        assert max(map(cell_len, done.out.splitlines())) <= columns
+
+    @pytest.mark.parametrize(("args", "columns"), [(("--all",), 100), ((), None), (("--all",), None)])
+    def test_all(self, many, args, columns):
+        """Asked for, and in a pipe, there are all of them; nothing is said to be left out."""
+        done = inside("inspect", many, *args, columns=columns)
+        assert done.out.count("float32") == 120
+        assert "are shown" not in done.out
+
+    def test_patterns(self, many):
+        """Several; what is selected of how many."""
+        done = inside("inspect", many, "--tap", "layer_0[12]", "--tap", "layer_59")
+        assert done.out.count("float32") == 6
+        assert done.out.endswith("6 of 120 streams are shown: those of the taps asked for.\n")
+        done = inside("inspect", many, "--tap", "layer_[0-3]*", columns=100)
+        assert "50 of 80 streams of the taps asked for, 120 in all are shown" in " ".join(done.out.split())
+        done = inside("inspect", many, "--tap", "layr_00")
+        assert (done.status, done.out) == (2, "")
+        assert "has no tap that matches 'layr_00'; did you mean 'layer_00'" in done.err
+
+    @pytest.mark.parametrize(
+        ("by", "first"),
+        [("order", ["layer_00", "layer_00"]), ("name", ["layer_00", "layer_00"]), ("records", ["layer_59", "layer_59"]),
+         ("nan", ["layer_59", "layer_00"])],
+    )  # fmt: skip
+    def test_sort(self, many, by, first):
+        """The first rows, also as JSON."""
+        done = inside("inspect", many, "--sort", by)
+        rows = [line.split()[0] for line in done.out.splitlines() if line.startswith("layer_")]
+        parsed = json.loads(inside("inspect", many, "--sort", by, "--json").out)
+        assert rows[:2] == [stream["tap"] for stream in parsed["streams"][:2]] == first
+        jsonschema.Draft202012Validator(SCHEMA).validate(parsed)
+
+    def test_sort_by_bytes(self, many):
+        """The most first."""
+        sizes = [s["bytes"] for s in json.loads(inside("inspect", many, "--sort", "bytes", "--json").out)["streams"]]
+        assert sizes == sorted(sizes, reverse=True)
+        assert sizes[0] > sizes[-1]
+
+    def test_json_of_some(self, many):
+        """How many there are in all is there."""
+        parsed = json.loads(inside("inspect", many, "--tap", "layer_00", "--json").out)
+        assert (len(parsed["streams"]), parsed["streams_in_all"]) == (2, 120)
+        assert parsed["streams"][1]["raw_bytes"] == 2 * (2 * 4 + 64)
+
+
+def test_several_processes(tmp_path):
+    """A line with one part a process."""
+    for number in range(2):
+        source = training()
+        info = dataclasses.replace(source.info, run_id=f"{number:032}", host=f"node-{number}")
+        seal(MemorySource(source.streams, info=info), tmp_path / f"run.{number}.h5")
+    done = inside("inspect", tmp_path / "run.*.h5")
+    assert "processes  node-0 4711, 25 records · node-1 4711, 25 records" in done.out
+    parsed = json.loads(inside("inspect", tmp_path / "run.*.h5", "--json").out)
+    jsonschema.Draft202012Validator(SCHEMA).validate(parsed)
+    assert [process["host"] for process in parsed["run"]["processes"]] == ["node-0", "node-1"]
 
 
 class TestJson:

@@ -47,10 +47,10 @@ def test_sealed_while_it_was_opened(tmp_path, monkeypatch):
     folder = journal(tmp_path / "run.h5")
     read = opening._journal  # pyright: ignore[reportPrivateUsage]
 
-    def close_first(path):
+    def close_first(path, pool=None):
         shutil.rmtree(folder)
         seal(training(), tmp_path / "run.h5")
-        return read(path)
+        return read(path, pool)
 
     monkeypatch.setattr(opening, "_journal", close_first)
     with open_trace(tmp_path / "run.h5") as trace:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.memory_source import make_stream
 from tests.trace.streams import CountingStream
-from tracerec.model import Leaf, Site
+from tracerec.model import INDEX_DTYPE, Leaf, Site
 from tracerec.trace import order
 from tracerec.trace.order import in_order, places
 from tracerec.trace.view import StreamView
@@ -158,3 +159,32 @@ def test_unknown_order():
     """Any other word is refused."""
     with pytest.raises(ValueError, match="'program' or 'arrival', not 'time'"):
         in_order([], "time")  # type: ignore[arg-type]
+
+
+class Interleaved:
+    """A view whose records arrive in turns with those of others."""
+
+    process = 0
+    ranks = None
+
+    def __init__(self, number: int, of: int, records: int) -> None:
+        self.table = np.zeros(records, INDEX_DTYPE)
+        self.table["arrival"] = np.arange(records) * of + number
+        self.records = records
+        self.reads = 0
+
+    def index(self, start: int, stop: int) -> np.ndarray:
+        """Counts."""
+        self.reads += 1
+        return self.table[start:stop]
+
+
+def test_streams_that_take_turns_go_out_in_large_batches() -> None:
+    """Not a row of each at a time."""
+    views: Any = [Interleaved(number, 300, 500) for number in range(300)]
+    batches = [len(batch) for batch in in_order(views, "arrival")]
+    assert sum(batches) == 300 * 500
+    assert len(batches) <= 30
+    assert max(view.reads for view in views) <= 10
+    for number, places_of in enumerate(places(views)):
+        np.testing.assert_array_equal(places_of, np.arange(500) * 300 + number)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import h5py
 import jsonschema
@@ -12,7 +13,7 @@ import pytest
 
 from tests.memory_source import STARTED, MemorySource, make_stream
 from tests.trace.streams import BATCH, RECORDS, CountingStream, journal, leaf, training
-from tracerec.errors import TraceFormatError
+from tracerec.errors import SelectionError, TraceFormatError
 from tracerec.formats.hdf5.seal import seal
 from tracerec.journal.lock import JournalLock
 from tracerec.model import Column, Leaf, Site
@@ -196,3 +197,31 @@ class TestMasks:
         trace = Trace(MemorySource([make_stream(site, [[[1, 2], [3, 4]]], [[[0], [2]]])]))
         (stream,) = checked(trace)["streams"]
         assert (stream["leaves"][0]["shape"], stream["leaves"][0]["global_shape"]) == ([2], [4])
+
+
+def test_rate_and_sizes():
+    """Records a second over the time of all attempts; bytes before compression; one process."""
+    source = training()
+    second = 1_000_000_000
+    attempts = [
+        {"first_arrival": 0, "started": STARTED, "ended": STARTED + 4 * second, "clean": True},
+        {"first_arrival": 30, "started": STARTED + 50 * second, "ended": STARTED + 51 * second, "clean": True},
+    ]
+    attempts: list[dict[str, Any]] = [attempt | {"host": "h", "pid": 1, "command": ()} for attempt in attempts]
+    assert checked(Trace(source))["run"]["records_per_s"] == pytest.approx(25 / 60)
+    source.info = dataclasses.replace(source.info, ended=STARTED + 51 * second, attempts=attempts)
+    got = checked(Trace(source))
+    assert got["run"]["records_per_s"] == pytest.approx(25 / 5)
+    assert got["streams"][0]["raw_bytes"] == RECORDS * (3 * 2 + 6 * 4 + 64)
+    assert [process["records"] for process in got["run"]["processes"]] == [25]
+    attempts[0]["ended"] = None
+    assert checked(Trace(source))["run"]["records_per_s"] is None
+
+
+def test_some_taps():
+    """Patterns select streams; how many there are is told."""
+    got = Trace(training()).overview("lo*", "layer")
+    assert [stream["tap"] for stream in got["streams"]] == ["layer", "layer", "loss", "loss"]
+    assert (got["streams_in_all"], got["run"]["records"]) == (6, 25)
+    with pytest.raises(SelectionError, match="did you mean 'loss'"):
+        Trace(training()).overview("los")

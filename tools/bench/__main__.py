@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tools.bench import digits_step, harness, outfeed_cost, outfeed_memory, sealed_files, storage, tap_in_scan
+from tools.bench import (
+    comparing,
+    digits_step,
+    harness,
+    offline,
+    outfeed_cost,
+    outfeed_memory,
+    sealed_files,
+    storage,
+    tap_in_scan,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +31,8 @@ BENCHMARKS: dict[str, Callable[[bool], harness.Report]] = {
     "digits_step": digits_step.run,
     "merging": sealed_files.merging,
     "listing": sealed_files.listing,
+    "offline": offline.run,
+    "comparing": comparing.run,
 }
 
 

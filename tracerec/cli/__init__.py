@@ -14,8 +14,15 @@ import typer
 
 from tracerec._version import __version__
 from tracerec.cli import _terminal
+from tracerec.cli.compare import compare
+from tracerec.cli.export import export
 from tracerec.cli.inspect import inspect
+from tracerec.cli.plot import plot
 from tracerec.cli.repair import repair
+from tracerec.cli.replay import replay
+from tracerec.cli.show import show
+from tracerec.cli.stats import stats
+from tracerec.cli.tail import tail
 from tracerec.cli.verify import verify
 from tracerec.errors import TracerecError
 
@@ -30,6 +37,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(inspect)
+app.command()(show)
+app.command()(plot)
+app.command()(replay)
+app.command()(tail)
+app.command()(stats)
+app.command()(export)
+app.command()(compare)
 app.command()(verify)
 app.command()(repair)
 

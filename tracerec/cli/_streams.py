@@ -1,4 +1,7 @@
-"""The table of streams: one row a stream and leaf, in as many columns as the terminal is wide."""
+"""The table of streams: one row a stream and leaf, in as many columns as the terminal is wide.
+
+A pipe gets all columns, and is written without rich, which takes seconds for thousands of rows.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,31 @@ from rich.text import Text
 from tracerec.cli._terminal import number, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tracerec.cli._terminal import Terminal
 
-__all__ = ["StreamTable"]
+__all__ = ["SORTS", "StreamTable", "not_finite", "sorted_streams"]
+
+SORTS: Mapping[str, Callable[[dict[str, Any]], Any]] = {
+    "order": lambda _: 0,
+    "name": lambda stream: stream["tap"],
+    "records": lambda stream: -stream["records"],
+    "bytes": lambda stream: -stream["bytes"],
+    "nan": lambda stream: -not_finite(stream),
+}
+"""Keys to sort streams by, smallest first; equal ones stay in the order in which they first fired."""
+
+
+def sorted_streams(streams: Sequence[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    """Returns the streams of an overview by one of `SORTS`."""
+    return sorted(streams, key=SORTS[by])
+
+
+def not_finite(stream: dict[str, Any]) -> int:
+    """Returns how many NaN and infinities a stream has, as far as that is known."""
+    summaries = [leaf["summary"] for leaf in stream["leaves"] if leaf["summary"] is not None]
+    return sum(summary["nan"] + summary["posinf"] + summary["neginf"] for summary in summaries)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,21 +129,30 @@ _SHORT_KEYS = {"key<threefry2x32>": "key<fry>", "key<unsafe_rbg>": "key<urbg>"}
 
 
 class StreamTable:
-    """The streams of an overview as rich tables.
+    """The streams of an overview as a table.
 
     Args:
-        streams: the overview's entries.
+        streams: the overview's entries that are shown.
         terminal: where the table goes.
+        partial: whether there are others.
     """
 
-    def __init__(self, streams: Sequence[dict[str, Any]], terminal: Terminal) -> None:
+    def __init__(self, streams: Sequence[dict[str, Any]], terminal: Terminal, *, partial: bool = False) -> None:
         self._terminal = terminal
+        self._partial = partial
         self._rows = _rows(streams, terminal)
         marked = [stream for stream in streams if stream["lanes_may_be_invalid"]]
         self._marked = bool(marked)
         self._unknown = any(leaf["summary"] is None for stream in marked for leaf in stream["leaves"])
         self._line_width = 0
         self._cells: dict[tuple[str, int], _Cells] = {}
+
+    def plain(self) -> tuple[str, str]:
+        """Returns the table with all columns as text, and a sentence about it."""
+        names = [name for name in _ALL if name not in {"transforms", "leaf"} or self._said(name)]
+        self._line_width = _STEPS[0][3]
+        lines = _plain_lines([self._column_cells(name) for name in names], self._terminal.glyphs.unicode)
+        return "\n".join(lines) + "\n", self._note([], 0, names)
 
     def fitted(self, width: int) -> tuple[Table, str]:
         """Returns the widest table that fits so many columns, and a sentence about what it leaves out."""
@@ -183,7 +215,8 @@ class StreamTable:
         sentences: list[str] = []
         good = " and ".join(text for name, text in (("nan", "no NaN"), ("inf", "no Inf")) if name not in names)
         if good and any(row.leaf["summary"] is not None for row in self._rows):
-            sentences.append(f"There is {good}{f' in streams without {_MARK}' if self._unknown else ''}.")
+            where = [f"streams without {_MARK}"] if self._unknown else ["these"] if self._partial else []
+            sentences.append(f"There is {good}{''.join(f' in {text}' for text in where)}.")
         if hidden:
             sentences.append(f"Not shown for want of width: {', '.join(hidden)} ({full} columns or --json show all).")
         if any(row.leaf["dtype"].startswith("complex") and row.leaf["summary"] is not None for row in self._rows):
@@ -249,6 +282,21 @@ class StreamTable:
 
 _GAP = 2
 """What stands between two columns: padding, and the frame's divider, which is a space."""
+
+
+def _plain_lines(cells: Sequence[_Cells], blocks: bool) -> Iterator[str]:  # noqa: FBT001 - one call
+    """Yields heading, rule and rows of a table, without spaces at their ends."""
+    heads = [Text(c.column.header) for c in cells]
+    rows = [heads, *zip(*(c.texts for c in cells), strict=True)]
+    for number_of_row, row in enumerate(rows):
+        parts: list[str] = []
+        for c, text in zip(cells, row, strict=True):
+            space = " " * (c.width - cell_len(text.plain))
+            parts.append(space + text.plain if c.column.right else text.plain + space)
+        yield (" " * _GAP).join(parts).rstrip(" ")
+        if not number_of_row:
+            yield ("─" if blocks else "-") * (sum(c.width for c in cells) + _GAP * (len(cells) - 1))
+
 
 _ASCII_FRAME = box.Box("    \n    \n -- \n" + "    \n" * 5, ascii=True)
 

@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.segment import Segment, Segments
 
+from tracerec.errors import TracerecError
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
@@ -96,12 +98,14 @@ class Terminal:
         console: the console. It interprets no markup, so that no name in a trace can style or link.
         glyphs: what to draw with.
         interactive: whether a person watches.
+        limited: whether lines have a width, as a terminal's have; a pipe's have none.
     """
 
     def __init__(self, file: TextIO) -> None:
         columns = os.environ.get("COLUMNS", "")
         width = int(columns) if columns.isdigit() and int(columns) > 0 else None
         self.interactive = file.isatty()
+        self.limited = self.interactive or width is not None
         if width is None and not self.interactive:
             width = _PIPE_WIDTH
         self.encoding = file.encoding or "ascii"
@@ -141,6 +145,9 @@ def terminal() -> Generator[Terminal]:
     try:
         yield Terminal(sys.stdout)
         sys.stdout.flush()
+    except TracerecError:
+        # Some are OSErrors, too: they are about a trace, not about the output.
+        raise
     except OSError as error:
         raise typer.Exit(failed(error)) from None
 

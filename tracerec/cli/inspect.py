@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -20,12 +20,28 @@ if TYPE_CHECKING:
 
 __all__ = ["inspect"]
 
+_SHOWN = 50
+"""Streams that a terminal is shown of a recording that has more; a pipe gets all."""
+
 
 def inspect(
     path: Annotated[
         str, typer.Argument(help="A recording, sealed (run.h5) or live, killed or running.", show_default=False)
     ],
     *,
+    taps: Annotated[
+        list[str] | None,
+        typer.Option("--tap", metavar="PATTERN", help="Only taps of this name or pattern (encoder/*); several."),
+    ] = None,
+    sort: Annotated[
+        Literal["order", "name", "records", "bytes", "nan"],
+        typer.Option(
+            help="Streams as they first fired, by name, or those with most records, bytes, NaN and Inf first."
+        ),
+    ] = "order",
+    everything: Annotated[
+        bool, typer.Option("--all", help=f"Show all streams; a terminal is shown the first {_SHOWN}, a pipe gets all.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (schemas/inspect.schema.json).")
     ] = False,
@@ -38,34 +54,72 @@ def inspect(
     The table has one row for each stream and leaf. The size is what the leaf takes in the file. min, mean and max
     are those of the last record, over finite values; of complex numbers, those of the magnitudes. NaN and Inf are
     counted over all records. The line at the end of a row is the mean, from the first record to the last. Padding,
-    and lanes and records that a tap's where= rules out, do not count.
+    and lanes and records that a tap's where= rules out, do not count. No tensor is read, so that the size of the file
+    makes no difference.
     """
+    from tracerec.cli._streams import sorted_streams
     from tracerec.trace import open_trace
 
     with open_trace(path) as trace:
-        overview = (trace.raw if raw else trace).overview()
+        overview = (trace.raw if raw else trace).overview(*(taps or ()))
+    overview["streams"] = sorted_streams(overview["streams"], sort)
     with _terminal.terminal() as terminal:
         if as_json:
-            # DEL is the one control character that JSON leaves as it is.
-            text = json.dumps(overview, indent=2, allow_nan=False).replace("\x7f", "\\u007f")
-            terminal.console.file.write(text + "\n")
+            terminal.console.file.write(_as_text(overview))
         else:
-            _show(overview, terminal)
+            _show(overview, terminal, everything=everything)
 
 
-def _show(overview: dict[str, Any], terminal: Terminal) -> None:
+def _as_text(overview: dict[str, Any]) -> str:
+    """Returns the overview as JSON with one stream a line: indenting thousands of them takes a second."""
+    head = json.dumps({**overview, "streams": []}, indent=2, allow_nan=False)
+    streams = ",\n".join("    " + json.dumps(stream, allow_nan=False) for stream in overview["streams"])
+    if streams:
+        head = head.removesuffix("[]\n}") + "[\n" + streams + "\n  ]\n}"
+    # DEL is the one control character that JSON leaves as it is.
+    return head.replace("\x7f", "\\u007f") + "\n"
+
+
+def _show(overview: dict[str, Any], terminal: Terminal, *, everything: bool) -> None:
     from tracerec.cli._streams import StreamTable
 
     terminal.print(_title(overview, terminal))
     terminal.print(_run(overview, terminal))
-    if not overview["streams"]:
+    streams = overview["streams"]
+    if not streams:
         terminal.print("\nNothing was recorded.")
         return
-    table, note = StreamTable(overview["streams"], terminal).fitted(terminal.console.width)
+    shown = streams if everything or not terminal.limited else streams[:_SHOWN]
+    table = StreamTable(shown, terminal, partial=len(shown) < len(streams))
     terminal.print()
-    terminal.print(table)
+    if terminal.limited:
+        rich_table, note = table.fitted(terminal.console.width)
+        terminal.print(rich_table)
+    else:
+        text, note = table.plain()
+        terminal.console.file.write(text)
     if note:
         terminal.print(Text(note, style="dim"))
+    if left_out := _left_out(overview, shown):
+        terminal.print(Text(left_out, style="bold"))
+
+
+def _left_out(overview: dict[str, Any], shown: list[dict[str, Any]]) -> str:
+    """Returns a sentence about the streams that are not shown; none if all are."""
+    from tracerec.cli._streams import not_finite
+
+    streams, in_all = overview["streams"], overview["streams_in_all"]
+    if len(shown) == in_all:
+        return ""
+    asked = f" of the taps asked for, {in_all:,} in all" if len(streams) < in_all else ""
+    if len(shown) == len(streams):
+        return f"{len(shown):,} of {_plural(in_all, 'stream')} are shown: those of the taps asked for."
+    bad = sum(not_finite(stream) > 0 for stream in streams[len(shown) :])
+    health = f"{bad:,} of the others have NaN or Inf (--sort nan)" if bad else "the others have no NaN and no Inf"
+    return (
+        f"{len(shown):,} of {_plural(len(streams), 'stream')}{asked} are shown; {health}. "
+        "--all shows all, --tap PATTERN some."
+    )
 
 
 def _title(overview: dict[str, Any], terminal: Terminal) -> Text:
@@ -101,8 +155,7 @@ def _facts(overview: dict[str, Any], terminal: Terminal) -> Iterator[tuple[str, 
     if stopped:
         yield from (("note", note, "bold red") for note in run["notes"])
     yield from _not_there(run)
-    if len(run["attempts"]) > 1:
-        yield "attempts", dot.join(_attempts(run["attempts"])), ""
+    yield from _turns(run, dot)
     yield "run", run["run_id"], ""
     yield "started", _times(run), ""
     if run["host"]:
@@ -116,8 +169,17 @@ def _facts(overview: dict[str, Any], terminal: Terminal) -> Iterator[tuple[str, 
     if run["metadata"]:
         yield "metadata", dot.join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in run["metadata"].items()), ""
     yield "records", _records(overview), ""
+    if stored := _stored(overview):
+        yield "stored", stored, ""
     if not stopped:
         yield from (("note", note, "yellow") for note in run["notes"])
+
+
+def _turns(run: dict[str, Any], dot: str) -> Iterator[tuple[str, str, str]]:
+    if len(run["attempts"]) > 1:
+        yield "attempts", dot.join(_attempts(run["attempts"])), ""
+    if len(run["processes"]) > 1:
+        yield "processes", dot.join(_processes(run["processes"])), ""
 
 
 def _not_there(run: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -157,10 +219,33 @@ def _devices(devices: list[dict[str, Any]], times: str) -> Iterator[str]:
 def _records(overview: dict[str, Any]) -> str:
     streams, run = overview["streams"], overview["run"]
     taps = len({stream["tap"] for stream in streams})
-    text = f"{run['records']:,} of {_plural(taps, 'tap')} in {_plural(len(streams), 'stream')}"
+    text = f"{run['records']:,}"
+    if len(streams) == overview["streams_in_all"]:
+        text += f" of {_plural(taps, 'tap')} in {_plural(len(streams), 'stream')}"
+    if run["records_per_s"]:
+        text += f", {_rate(run['records_per_s'])} a second"
     if run["high_water_bytes"]:
         text += f"; at most {_terminal.size(run['high_water_bytes'])} waited to be written"
     return text
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.2g}"  # noqa: PLR2004
+
+
+def _stored(overview: dict[str, Any]) -> str:
+    """Returns how well the records are compressed: of those streams that are there."""
+    stored = sum(stream["bytes"] for stream in overview["streams"])
+    raw = sum(stream["raw_bytes"] for stream in overview["streams"])
+    if not stored:
+        return ""
+    return f"{_terminal.size(raw)} of records in {_terminal.size(stored)}, {raw / stored:.2f} to 1"
+
+
+def _processes(processes: list[dict[str, Any]]) -> Iterator[str]:
+    for process in processes:
+        end = "" if process["state"] == "clean" else f", {process['state']}"
+        yield f"{process['host']} {process['pid']}, {_plural(process['records'], 'record')}{end}"
 
 
 def _plural(count: int, noun: str) -> str:

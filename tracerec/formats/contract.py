@@ -94,6 +94,11 @@ class RunInfo:
             return "stopped early"
         return "recording" if RECORDING_NOTE in self.notes else "killed"
 
+    @property
+    def processes(self) -> tuple[RunInfo, ...]:
+        """What is known of each process: of a trace of several files one for each, else this alone."""
+        return (self,)
+
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values."""
         return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}

@@ -41,7 +41,12 @@ _ATTEMPT = "attempt "
 
 
 def open_live(
-    folder: str | os.PathLike[str], *, end: Mapping[str, Any] | None = None, running: bool | None = None
+    folder: str | os.PathLike[str],
+    *,
+    end: Mapping[str, Any] | None = None,
+    running: bool | None = None,
+    pool: Pool | None = None,
+    earlier: TraceSource | None = None,
 ) -> JournalSource | JoinedSource:
     """Returns all records of a folder of parts and segments. Of the parts only the lists of streams are read.
 
@@ -49,6 +54,8 @@ def open_live(
         folder: the live folder, such as ``run.h5.live``, or a finished recording that is a folder of parts.
         end: what the end frame should have said, where it could not be written.
         running: whether a process is still recording to the folder; None: the lock tells.
+        pool: what its parts share with the files of others; None: it is a trace of its own.
+        earlier: what was opened before, of the same recording: its parts are taken over, as they are open.
 
     Returns:
         A source; `damage` has what could not be read of the segments.
@@ -64,7 +71,7 @@ def open_live(
     """
     path = Path(folder)
     with contextlib.ExitStack() as stack:
-        opening = _Folder(path, stack, running=running)
+        opening = _Folder(path, stack, running=running, pool=pool, earlier=earlier)
         for look in range(_LOOKS):
             found = opening.opened(end)
             if found is not None:
@@ -130,11 +137,22 @@ class _Folder:
     folder: whatever is gone is there in another form a moment later, or the manifest is gone, too.
     """
 
-    def __init__(self, path: Path, stack: contextlib.ExitStack, *, running: bool | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        stack: contextlib.ExitStack,
+        *,
+        running: bool | None,
+        pool: Pool | None = None,
+        earlier: TraceSource | None = None,
+    ) -> None:
         self._running = running
         self.path = path
         self._parts: dict[int, TraceSource] = {}
-        self._pool = Pool()
+        self._pool = pool or Pool()
+        # Parts do not change; those that others have open are not closed here.
+        sources = earlier.sources if isinstance(earlier, JoinedSource) else ()
+        self._earlier = {source.path: source for source in sources if Path(source.path) != path}
         stack.callback(self._close)
 
     def opened(self, end: Mapping[str, Any] | None) -> JournalSource | JoinedSource | None:
@@ -159,15 +177,21 @@ class _Folder:
         return None
 
     def _close(self) -> None:
-        for part in self._parts.values():
+        for number in list(self._parts):
+            self._let_go(number)
+
+    def _let_go(self, number: int) -> None:
+        part = self._parts.pop(number)
+        if self._earlier.get(part.path) is not part:
             part.close()
 
     def _open_parts(self, look: _Look) -> None:
         for number in self._parts.keys() - look.parts.keys():
-            self._parts.pop(number).close()
+            self._let_go(number)
         for number in sorted(look.parts.keys() - self._parts.keys()):
             path = look.parts[number]
-            part = self._parts[number] = open_part(path, self._pool)
+            known = self._earlier.get(str(path))
+            part = self._parts[number] = open_part(path, self._pool) if known is None else known
             if part.info.run_id != look.manifest.run_id:
                 message = f"{path} is of another run, {part.info.run_id}, than its folder, {look.manifest.run_id}"
                 raise TraceFormatError(message, path=str(self.path))

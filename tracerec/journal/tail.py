@@ -101,6 +101,11 @@ class JournalTail:
             self._skip_what_is_there()
 
     @property
+    def folder(self) -> Path:
+        """The live folder; of a recording that became a folder of parts, that."""
+        return self._folder
+
+    @property
     def damage(self) -> tuple[Damage, ...]:
         """The places that could not be read, so far."""
         if self._segment is None:

@@ -9,17 +9,16 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from tracerec.consuming import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tracerec.model import Record, Site
+    import numpy as np
 
-__all__ = ["TRANSFORM_KWARGS", "HostFunction", "transform_kwargs"]
+    from tracerec.model import Record
 
-TRANSFORM_KWARGS = frozenset({"transforms", "batch_dims", "logical_shapes", "where", "transform_params"})
-"""The names of what `transform_kwargs` gives."""
+__all__ = ["HostFunction"]
 
 
 class HostFunction:
@@ -62,42 +61,7 @@ class HostFunction:
     def __call__(self, record: Record) -> None:
         """Calls the function with a record's arrays and kwargs; raises what it raises."""
         leaves = {leaf.number: array for leaf, array in zip(record.site.leaves, record.arrays, strict=True)}
-        kwargs = {name: self.static.get(name, value) for name, value in record.kwargs.items()}
-        kwargs = {name: _plain(value) for name, value in kwargs.items()}
-        self.function(*self.rebuild(leaves), **kwargs, **transform_kwargs(record))
-
-
-def transform_kwargs(record: Record) -> dict[str, Any]:
-    """Returns the keyword arguments that tell a consumer what was done to a record; empty when nothing was.
-
-    ``transforms`` has the names, innermost first; ``batch_dims`` and ``logical_shapes`` one entry a leaf;
-    ``transform_params``, for a nest, one dict a level; ``where`` which lanes count.
-    """
-    site = record.site
-    if not site.transforms:
-        return {}
-    out: dict[str, Any] = {"transforms": site.transform_names}
-    batches = [t for t in site.transforms if t.name == "batch"]
-    if batches:
-        out["batch_dims"] = batches[-1].dims
-    if site.column("extent") is not None:
-        out["logical_shapes"] = tuple(record.logical_shape(i) for i in range(len(site.leaves)))
-    if record.where is not None:
-        out["where"] = record.where
-    if len(site.transforms) > 1:
-        out["transform_params"] = tuple(_params(site, i) for i in range(len(site.transforms)))
-    return out
-
-
-def _params(site: Site, level: int) -> dict[str, Any]:
-    transform = site.transforms[level]
-    names = {"size": "batch_size", "dims": "batch_dims", "axis_name": "axis_name"}
-    return {key: getattr(transform, field) for field, key in names.items() if getattr(transform, field) is not None}
-
-
-def _plain(value: Any) -> Any:
-    """Integer scalars arrive as Python ints, whatever JAX computed them as."""
-    return int(value) if isinstance(value, np.integer) else value
+        call(self.function, self.rebuild(leaves), record, static=self.static)
 
 
 def _key_of(value: Any) -> Any:

@@ -10,10 +10,9 @@ import sys
 from functools import cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-__all__ = ["CODES", "NAMES", "as_bits", "code_of", "from_bits", "from_code", "from_name"]
+__all__ = ["CODES", "NAMES", "as_bits", "code_of", "from_bits", "from_code", "from_name", "itemsize"]
 
 NAMES: tuple[str, ...] = (
     "int8",
@@ -69,9 +68,24 @@ def from_name(name: str) -> np.dtype[Any]:
         message = f"unknown dtype {name!r}"
         raise ValueError(message)
     if name in _FROM_ML_DTYPES:
+        # Its import takes up to a second with NumPy 2.4; to look at a trace is quicker without.
+        import ml_dtypes
+
         return np.dtype(getattr(ml_dtypes, name))
     dtype = np.dtype(name)
     return dtype if sys.byteorder == "little" else dtype.newbyteorder("<")
+
+
+def itemsize(name: str) -> int:
+    """Returns the bytes of one element; raises ValueError for a name that is not in `NAMES`.
+
+    Example:
+        >>> itemsize("bfloat16"), itemsize("int4"), itemsize("complex128")
+        (2, 1, 16)
+    """
+    if name in _FROM_ML_DTYPES:
+        return 2 if name == "bfloat16" else 1
+    return from_name(name).itemsize
 
 
 def from_code(code: int) -> np.dtype[Any]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import enum
-import os
-import sys
-import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
 
+from tracerec.consumers.printing import print_record as _print
+from tracerec.consuming import TRANSFORM_KWARGS
 from tracerec.errors import TapError
-from tracerec.outfeed.functions import TRANSFORM_KWARGS, HostFunction
+from tracerec.outfeed.functions import HostFunction
 from tracerec.outfeed.receiver import start_default_receiver
 from tracerec.tapping.calls import TapOptions, tap_tree
 from tracerec.tapping.context import in_scope_kwargs, is_disabled
@@ -21,15 +19,11 @@ from tracerec.tapping.context import in_scope_kwargs, is_disabled
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import numpy as np
+
+    from tracerec.consumers.printing import TextStream
+
 __all__ = ["id_print", "id_tap"]
-
-
-class TextStream(Protocol):
-    """Where `id_print` writes to."""
-
-    def write(self, text: str, /) -> object:
-        """Writes a text."""
-        ...
 
 
 def id_tap(func: Callable[..., Any], *args: Any, result: Any = None, **kwargs: Any) -> Any:
@@ -117,30 +111,6 @@ class _Rebuild:
 
     def __call__(self, leaves: Mapping[int, np.ndarray]) -> tuple[Any, ...]:
         return jax.tree_util.tree_unflatten(self._tree, [leaves.get(i) for i in range(self._tree.num_leaves)])
-
-
-_printing = threading.Lock()
-
-
-def _forget_in_child() -> None:
-    # the parent's receiver may have been printing
-    global _printing  # noqa: PLW0603
-    _printing = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
-
-
-def _print(stream: TextStream | None, threshold: int, *args: Any, **kwargs: Any) -> None:
-    head = "  ".join(f"{name}: {_text(kwargs[name])}" for name in sorted(kwargs))
-    arrays = [np.array2string(np.asarray(x), threshold=threshold) for x in jax.tree_util.tree_leaves(args)]
-    lines = [head, *arrays] if head else arrays
-    with _printing:
-        (sys.stdout if stream is None else stream).write("\n".join(lines) + "\n")
-
-
-def _text(value: Any) -> str:
-    return str(value.item()) if isinstance(value, np.generic) else str(value)
 
 
 _DYNAMIC = object()

@@ -35,6 +35,11 @@ class Attempts:
         self._first = np.array([int(attempt["first_arrival"]) for attempt in attempts], np.uint64)
         self._streams = streams
 
+    @property
+    def newest(self) -> int:
+        """The number of the newest attempt."""
+        return len(self._first) - 1
+
     def number(self, rows: np.ndarray) -> np.ndarray:
         """Returns the number of each index row's attempt, from 0: ``(n,)`` of int64."""
         return np.maximum(np.searchsorted(self._first, rows["arrival"], side="right") - 1, 0)

@@ -1,7 +1,8 @@
-"""Opening a trace: which form of a recording is at a path, and what to say when none is."""
+"""Opening a trace: which form of a recording is at a path, which ones are one trace, what to say of none."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import os
@@ -10,52 +11,120 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracerec.errors import TraceError, TraceFormatError, TraceNotFound
+from tracerec.trace.finding import LIVE_SUFFIX, is_pattern, matches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from tracerec.formats.contract import TraceSource
+    from tracerec.formats.pool import Pool
+    from tracerec.trace.processes import ProcessesSource
     from tracerec.trace.trace import Trace
 
-__all__ = ["LIVE_SUFFIX", "open_trace"]
-
-LIVE_SUFFIX = ".live"
-"""What the folder of a recording that is not sealed has behind the recording's name."""
+__all__ = ["LIVE_SUFFIX", "open_source", "open_trace"]
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 """The signature of an HDF5 file: HDF5 File Format Specification, III.A."""
 
 
-def open_trace(path: str | os.PathLike[str]) -> Trace:
+Paths = str | os.PathLike[str]
+
+
+def open_trace(path: Paths | Sequence[Paths]) -> Trace:
     """Returns the trace at a path. It reads the list of streams alone; close it, or use it in a ``with``.
+
+    Several recordings, one a process, are one trace: a glob pattern such as ``"run.*.h5"``, or a list of paths. Numbers
+    of arrival, calls and devices are a process's own. So each record has its process's number (`Record.process`,
+    ``sel(process=)``): that in the file's name where the names differ in one number alone (``run.0.h5``, ``run.1.h5``),
+    else the place of the path, of a pattern's in the order of names. Each process has its program order, and they are
+    merged by time. `Trace.info` adds up what its ``processes`` say. A tap of several processes is one tap.
 
     Args:
         path: a sealed recording such as ``run.h5``; for a run that was killed or still runs the same path,
-            although there is only the folder ``run.h5.live`` yet, or that folder.
+            although there is only the folder ``run.h5.live`` yet, or that folder; a pattern with ``*``, ``?``,
+            ``[...]`` or ``**`` (a path that is there is none), which also finds recordings that are not sealed; or a
+            list of such paths.
 
     Raises:
-        TraceNotFound: there is nothing at the path. The message has the nearest name beside it.
+        TraceNotFound: there is nothing at the path, or nothing matches. The message has the nearest name beside it.
         TraceFormatError: what is there cannot be read: it is empty, no trace, damaged, of a newer major version, or
-            not permitted to be read.
+            not permitted to be read. Of several the message names the one.
+        TraceError: of several, two are of one process's recording.
 
     Example:
         >>> open_trace("missing.h5")
         Traceback (most recent call last):
             ...
         tracerec.errors.TraceNotFound: there is no trace at missing.h5
+        >>> open_trace("missing.*.h5")
+        Traceback (most recent call last):
+            ...
+        tracerec.errors.TraceNotFound: no recording matches missing.*.h5
     """
+    from tracerec.trace.refreshing import Opened
     from tracerec.trace.trace import Trace
 
-    return Trace(_source(os.fspath(path)))
+    if isinstance(path, (str, os.PathLike)):
+        text = os.fspath(path)
+        if not is_pattern(text) or _is_there(text):
+            return Trace(Opened(open_source(text)))
+        return Trace(Opened(_of_processes(text, _matching(text), ordered=False)))
+    texts = [os.fspath(each) for each in path]
+    if not texts:
+        message = "there is no trace: the list of paths is empty"
+        raise TraceNotFound(message)
+    found = [
+        each for text in texts for each in ([text] if not is_pattern(text) or _is_there(text) else _matching(text))
+    ]
+    return Trace(Opened(_of_processes(", ".join(texts), found, ordered=True)))
 
 
-def _source(text: str) -> TraceSource:
+def _of_processes(name: str, paths: Sequence[str], *, ordered: bool) -> ProcessesSource:
+    """Returns the recordings of several processes, opened as one."""
+    from tracerec.formats.pool import Pool
+    from tracerec.trace.processes import ProcessesSource, numbered
+
+    pool = Pool()
+    numbers: list[int] = []
+    sources: list[TraceSource] = []
+    with contextlib.ExitStack() as stack:
+        for number, path in numbered(paths, ordered=ordered):
+            numbers.append(number)
+            sources.append(open_source(path, pool))
+            stack.callback(sources[-1].close)
+        joined = ProcessesSource(name, sources, numbers)
+        stack.pop_all()
+        return joined
+
+
+def _matching(pattern: str) -> list[str]:
+    found = matches(pattern)
+    if not found:
+        message = f"no recording matches {pattern}"
+        if not is_pattern(os.fspath(Path(pattern).parent)):
+            message += _hint(Path(pattern))
+        raise TraceNotFound(message, path=pattern)
+    return found
+
+
+def _is_there(text: str) -> bool:
+    """Returns whether there is something at a path that could be a pattern."""
+    return os.path.lexists(text) or os.path.lexists(text + LIVE_SUFFIX)
+
+
+def open_source(text: str, pool: Pool | None = None) -> TraceSource:
+    """Returns what is at a path, opened, as `open_trace` says.
+
+    Args:
+        text: the path.
+        pool: what it shares with others of one trace.
+    """
     if not text:
         message = "there is no trace at '': the path is empty"
         raise TraceNotFound(message, path=text)
     path = Path(text)
     try:
-        source = _found(path)
+        source = _found(path, pool)
         reason = "" if source else _hint(path)
     except TraceError:
         raise
@@ -72,29 +141,29 @@ def _source(text: str) -> TraceSource:
     return source
 
 
-def _found(path: Path) -> TraceSource | None:
+def _found(path: Path, pool: Pool | None) -> TraceSource | None:
     """Returns what is at a path, or None; raises OSError for what cannot be looked at."""
     live = Path(os.fspath(path) + LIVE_SUFFIX)
     mode = _mode(path)
     if mode is not None:
-        return _folder(path) if stat.S_ISDIR(mode) else _sealed(path, mode)
+        return _folder(path, pool) if stat.S_ISDIR(mode) else _sealed(path, mode, pool)
     try:
         mode = _mode(live)
     except OSError as error:
         # The suffix can make a name longer than the file system allows, so that it has no such folder.
         if error.errno != errno.ENAMETOOLONG:
             raise
-    return _journal_or_sealed(live, path) if mode is not None and stat.S_ISDIR(mode) else None
+    return _journal_or_sealed(live, path, pool) if mode is not None and stat.S_ISDIR(mode) else None
 
 
-def _folder(path: Path) -> TraceSource:
+def _folder(path: Path, pool: Pool | None) -> TraceSource:
     from tracerec.formats.arrow import layout
 
     if layout.is_trace(path):
         from tracerec.formats.arrow.reading import ArrowSource
 
-        return ArrowSource(path)
-    return _journal(path)
+        return ArrowSource(path, pool=pool)
+    return _journal(path, pool)
 
 
 def _mode(path: Path) -> int | None:
@@ -106,18 +175,18 @@ def _mode(path: Path) -> int | None:
         return None
 
 
-def _journal_or_sealed(live: Path, path: Path) -> TraceSource:
+def _journal_or_sealed(live: Path, path: Path, pool: Pool | None) -> TraceSource:
     try:
-        return _journal(live)
+        return _journal(live, pool=pool)
     except FileNotFoundError:
         # Between the look and the reading, the run may have closed: the journal goes when the file is there.
         mode = _mode(path)
         if mode is not None:
-            return _folder(path) if stat.S_ISDIR(mode) else _sealed(path, mode)
+            return _folder(path, pool) if stat.S_ISDIR(mode) else _sealed(path, mode, pool)
         raise
 
 
-def _journal(folder: Path) -> TraceSource:
+def _journal(folder: Path, pool: Pool | None = None) -> TraceSource:
     from tracerec.formats.live import open_live
     from tracerec.journal.layout import MANIFEST
 
@@ -135,10 +204,10 @@ def _journal(folder: Path) -> TraceSource:
         raise TraceNotFound(message, path=str(folder))
     # A manifest that may not be read is no damaged one.
     (folder / MANIFEST).open("rb").close()
-    return open_live(folder)
+    return open_live(folder, pool=pool)
 
 
-def _sealed(path: Path, mode: int) -> TraceSource:
+def _sealed(path: Path, mode: int, pool: Pool | None) -> TraceSource:
     if not stat.S_ISREG(mode):
         message = f"{path} is not a trace: it is not a regular file"
         raise TraceFormatError(message, path=str(path))
@@ -152,7 +221,7 @@ def _sealed(path: Path, mode: int) -> TraceSource:
         raise TraceFormatError(message, path=str(path))
     from tracerec.formats.hdf5.reading import Hdf5Source
 
-    return Hdf5Source(path)
+    return Hdf5Source(path, pool=pool)
 
 
 def _hint(path: Path) -> str:

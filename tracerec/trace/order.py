@@ -11,18 +11,20 @@ static positions that ascend in program order. Program order is rebuilt from the
   position, if their iterations arrived in order; else, in nested loops and untaken branches, by arrival;
 * devices of one call run the same program: their n-th records stand together, by device id.
 
-Eager records are in program order as they arrive.
+Eager records are in program order as they arrive. Numbers of arrival, calls and devices are a process's own: of several
+processes each is put in order by itself, and `tracerec.trace.interleaving` merges them by time.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from tracerec.model import INDEX_DTYPE
+from tracerec.trace.batch import Batch
+from tracerec.trace.interleaving import by_process, by_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,47 +42,15 @@ _INDEX_BYTES = 16 << 20
 """Bytes of index rows held, over all streams."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False, slots=True)
-class Batch:
-    """Records in order.
-
-    Attributes:
-        rows: their index rows, ``(n,)``.
-        stream: the number of each record's view, ``(n,)``.
-        number: its row in that view, ``(n,)``.
-    """
-
-    rows: np.ndarray
-    stream: np.ndarray
-    number: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def take(self, chosen: np.ndarray) -> Batch:
-        """Returns the records with these numbers, in that order."""
-        return Batch(self.rows[chosen], self.stream[chosen], self.number[chosen])
-
-    @classmethod
-    def join(cls, parts: Sequence[Batch]) -> Batch:
-        """Returns the records of several batches, one after the other."""
-        if len(parts) == 1:
-            return parts[0]
-        if not parts:
-            return cls(np.empty(0, INDEX_DTYPE), np.empty(0, np.int32), np.empty(0, np.int64))
-        return cls(
-            np.concatenate([p.rows for p in parts]),
-            np.concatenate([p.stream for p in parts]),
-            np.concatenate([p.number for p in parts]),
-        )
-
-
 def in_order(views: Sequence[StreamView], order: Order = "program") -> Iterator[Batch]:
-    """Yields all records of the views, batch by batch, in the order asked for."""
+    """Yields all records of the views, batch by batch, in the order asked for.
+
+    Views whose records a user has put in an order of their own (``tap[::-1]``) have that order for the program's.
+    """
     if order == "arrival":
-        return _by_arrival(views)
+        return by_process(views, _by_arrival)
     if order == "program":
-        return _by_program(views)
+        return by_rank(views) if any(view.ranks is not None for view in views) else by_process(views, _by_program)
     message = f"order is 'program' or 'arrival', not {order!r}"
     raise ValueError(message)
 
@@ -120,10 +90,14 @@ class _Cursor:
         return self._keys[-1]
 
     def fill(self) -> None:
-        if self.empty and self.more:
+        # Not only when it is empty: of many streams that take turns the others would then hold a row or two each,
+        # and every round would end at the least of these.
+        if self.more and 2 * len(self._keys) <= self._size:
             stop = min(self._read + self._size, self._view.records)
-            self._rows = self._view.index(self._read, stop)
-            self._keys = np.maximum.accumulate(self._rows["arrival"])
+            rows = self._view.index(self._read, stop)
+            self._rows = np.concatenate([self._rows, rows]) if len(self._rows) else rows
+            keys = np.concatenate([self._keys, rows["arrival"]])
+            self._keys = np.maximum.accumulate(keys)
             self._read = stop
 
     def take(self, cutoff: np.uint64 | None) -> Batch | None:
@@ -137,11 +111,11 @@ class _Cursor:
         return batch
 
 
-def _by_arrival(views: Sequence[StreamView]) -> Iterator[Batch]:
+def _by_arrival(views: Sequence[StreamView], processes: int) -> Iterator[Batch]:
     """Merges the views block by block: all rows up to the first end of a block are there, and go out sorted."""
     if not views:
         return
-    size = max(64, min(1 << 14, _INDEX_BYTES // INDEX_DTYPE.itemsize // len(views)))
+    size = max(64, min(1 << 14, _INDEX_BYTES // INDEX_DTYPE.itemsize // (len(views) * processes)))
     cursors = [_Cursor(view, stream, size) for stream, view in enumerate(views)]
     while cursors:
         for cursor in cursors:
@@ -154,10 +128,10 @@ def _by_arrival(views: Sequence[StreamView]) -> Iterator[Batch]:
             yield batch.take(np.argsort(batch.rows["arrival"], kind="stable"))
 
 
-def _by_program(views: Sequence[StreamView]) -> Iterator[Batch]:
+def _by_program(views: Sequence[StreamView], processes: int) -> Iterator[Batch]:
     waiting: list[Batch] = []
     count = 0
-    for batch in _by_arrival(views):
+    for batch in _by_arrival(views, processes):
         waiting.append(batch)
         count += len(batch)
         if count >= 2 * _WINDOW:

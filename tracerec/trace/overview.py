@@ -5,30 +5,31 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tracerec.errors import TraceFormatError
-from tracerec.model import FLAG_STEP
+from tracerec.model import FLAG_STEP, INDEX_DTYPE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from tracerec.formats.contract import StreamSource, TraceSource
+    from tracerec.formats.contract import RunInfo, StreamSource, TraceSource
 
 __all__ = ["SCHEMA_VERSION", "overview"]
 
-SCHEMA_VERSION = "1.2"
+SCHEMA_VERSION = "1.3"
 """The version of ``schemas/inspect.schema.json``."""
 
 
-def overview(source: TraceSource, *, raw: bool = False) -> dict[str, Any]:
+def overview(source: TraceSource, *, raw: bool = False, taps: Collection[str] | None = None) -> dict[str, Any]:
     """Returns the run's information and one entry a stream, as JSON values by ``schemas/inspect.schema.json``.
 
     Args:
         source: the trace.
         raw: whether leaves of streams whose lanes may be invalid have their summaries, too, over all lanes.
+        taps: the names of the taps whose streams are wanted; None: all.
 
     Numbers that JSON lacks (NaN and infinities, in a user's metadata) are the strings ``"nan"``, ``"inf"`` and
     ``"-inf"``. Times are ISO 8601 in UTC with nanoseconds.
@@ -37,21 +38,22 @@ def overview(source: TraceSource, *, raw: bool = False) -> dict[str, Any]:
         TraceFormatError: the trace says things of the run that no recording would.
     """
     try:
-        run, streams = _run(source), [_stream(stream, raw=raw) for stream in source.streams]
+        run = _strict(_run(source))
+        wanted = [stream for stream in source.streams if taps is None or stream.site.name in taps]
+        streams = [_stream(stream, raw=raw) for stream in wanted]
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         # A form of recording checks what it needs itself; the rest is believed only here.
         message = f"{source.path} is no intact trace: what it says of the run or of a stream is wrong: {error!r}"
         raise TraceFormatError(message, path=source.path) from error
-    return _strict(
-        {
-            "schema": SCHEMA_VERSION,
-            "path": source.path,
-            "bytes": _size(Path(source.path)),
-            "format_version": list(source.info.format_version),
-            "run": run,
-            "streams": streams,
-        }
-    )
+    return {
+        "schema": SCHEMA_VERSION,
+        "path": source.path,
+        "bytes": _size(Path(source.path)),
+        "format_version": list(source.info.format_version),
+        "run": run,
+        "streams_in_all": len(source.streams),
+        "streams": streams,
+    }
 
 
 def _run(source: TraceSource) -> dict[str, Any]:
@@ -64,6 +66,7 @@ def _run(source: TraceSource) -> dict[str, Any]:
         "ended": None if info.ended is None else _time(info.ended),
         "last_record": None if last is None else _time(last),
         "duration_s": None if end is None else (end - info.started) / 1e9,
+        "records_per_s": _rate(info, end),
         "clean": info.clean,
         "state": info.state,
         "host": info.host,
@@ -77,6 +80,7 @@ def _run(source: TraceSource) -> dict[str, Any]:
         "over_budget": {str(tap): int(count) for tap, count in info.over_budget.items()},
         "retired": {str(tap): int(count) for tap, count in info.retired.items()},
         "attempts": [_attempt(attempt) for attempt in info.attempts],
+        "processes": [_process(process) for process in info.processes],
         "high_water_bytes": info.high_water_bytes,
         "notes": [str(note) for note in info.notes],
     }
@@ -95,26 +99,41 @@ def _attempt(attempt: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-@runtime_checkable
-class _KnowsSteps(Protocol):
-    """A stream whose form keeps the range of its steps, so that the index table need not be read for it."""
+def _process(info: RunInfo) -> dict[str, Any]:
+    return {
+        "run_id": info.run_id,
+        "host": info.host,
+        "pid": info.pid,
+        "started": _time(info.started),
+        "ended": None if info.ended is None else _time(info.ended),
+        "state": info.state,
+        "records": info.records,
+    }
 
-    @property
-    def steps(self) -> tuple[int, int] | None: ...
+
+def _rate(info: RunInfo, end: int | None) -> float | None:
+    """Returns how many records a second there were, over the time of all attempts."""
+    spans = [(attempt["started"], attempt.get("ended")) for attempt in info.attempts[:-1]]
+    spans.append((info.attempts[-1]["started"] if info.attempts else info.started, end))
+    known = [int(ended) - int(started) for started, ended in spans if ended is not None]
+    seconds = sum(known) / 1e9 if len(known) == len(spans) else 0
+    return info.records / seconds if seconds > 0 else None
 
 
 def _stream(stream: StreamSource, *, raw: bool) -> dict[str, Any]:
     site = stream.site
     shown = raw or not site.lanes_may_be_invalid
-    steps = stream.steps if isinstance(stream, _KnowsSteps) else _step_range(stream)
+    # A form that keeps the range of the steps need not be asked for its index table.
+    steps: tuple[int, int] | None = stream.steps if hasattr(stream, "steps") else _step_range(stream)  # type: ignore[attr-defined]
     return {
         "tap": site.name,
-        "transforms": [t.to_json() for t in site.transforms],
-        "kwargs": dict(json.loads(site.kwargs)),
+        "transforms": [_strict(t.to_json()) for t in site.transforms],
+        "kwargs": _strict(dict(json.loads(site.kwargs))),
         "ordered": site.ordered,
         "lanes_may_be_invalid": site.lanes_may_be_invalid,
         "records": stream.records,
         "bytes": stream.nbytes,
+        "raw_bytes": stream.records * (site.record_nbytes + INDEX_DTYPE.itemsize),
         "steps": None if steps is None else {"first": steps[0], "last": steps[1]},
         "leaves": [
             leaf.to_json() | {"bytes": stream.leaf_nbytes(number), "summary": summary.to_json() if shown else None}

@@ -65,7 +65,7 @@ class Reader:
         numbers = tuple(c.to_python(column[at, ...]) for c, column in zip(site.columns, columns, strict=True))
         attempts = self._view.attempts
         attempt = 0 if attempts is None else int(attempts.number(np.atleast_1d(row))[0])
-        return Record(site, row, tuple(array[at, ...] for array in arrays), numbers, attempt)
+        return Record(site, row, tuple(array[at, ...] for array in arrays), numbers, attempt, self._view.process)
 
     def _block(self, number: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
         if number in self._blocks:

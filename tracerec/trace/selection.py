@@ -1,10 +1,12 @@
-"""Which records a selection means: by step, device, call, transforms and the tap's kwargs."""
+"""Which records a selection means: by step, device, call, attempt, time, process, transforms and the tap's kwargs."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import fnmatch
 import json
+import re
 import reprlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -14,13 +16,25 @@ import numpy as np
 from tracerec import lanes, structure
 from tracerec.errors import SelectionError
 from tracerec.model import FLAG_STEP, Transform
+from tracerec.trace import times
+from tracerec.trace.view import StreamView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from tracerec.trace.view import StreamView
-
-__all__ = ["Static", "any_of", "counted", "kwarg_names", "kwargs_of", "matching", "nearest", "with_transforms"]
+__all__ = [
+    "Static",
+    "any_of",
+    "counted",
+    "has",
+    "is_like",
+    "kwarg_names",
+    "kwargs_of",
+    "matching",
+    "names_like",
+    "nearest",
+    "with_transforms",
+]
 
 
 def with_transforms(views: Sequence[StreamView], wanted: Any, tap: str) -> list[StreamView]:
@@ -44,18 +58,18 @@ def with_transforms(views: Sequence[StreamView], wanted: Any, tap: str) -> list[
 
 
 def matching(views: Sequence[StreamView], name: str, wanted: Any, tap: str) -> list[StreamView]:
-    """Returns the views with only the records whose ``step``, ``device``, ``call`` or kwarg has a value wanted.
+    """Returns the views with only the records of which a property or a kwarg has a value wanted.
 
     Args:
         views: the views.
-        name: ``"step"``, ``"device"``, ``"call"`` or a kwarg's name.
+        name: ``"step"``, ``"device"``, ``"call"``, ``"attempt"``, ``"time"``, ``"process"`` or a kwarg's name.
         wanted: a value; a slice of numbers, half-open as in Python; or an iterable of values.
         tap: the tap's name, for messages.
 
     Raises:
         SelectionError: the tap has no such kwarg, or no record matches.
     """
-    candidates = [view for view in views if name in {"device", "call", *kwarg_names(view)}]
+    candidates = [view for view in views if name in _OF_RECORDS or name in kwarg_names(view)]
     if not candidates and name == "step":
         message = f"tap {tap!r} was recorded without step=, so that no step can be selected"
         raise SelectionError(message)
@@ -63,13 +77,42 @@ def matching(views: Sequence[StreamView], name: str, wanted: Any, tap: str) -> l
         exist = tuple(dict.fromkeys(kwarg for view in views for kwarg in kwarg_names(view)))
         message = f"tap {tap!r} has no kwarg {name!r}; it has {any_of(exist) or 'none'}"
         raise SelectionError(message, choices=exist)
-    test = _test(wanted)
+    test = _time_test(wanted) if name == "time" else _test(wanted)
     found = [view.take(_mask(view, name, test)) for view in candidates]
     found = [view for view in found if view.records]
+    if not found and name == "step":
+        raise SelectionError(_no_step(candidates, wanted, tap))
     if not found:
         message = f"tap {tap!r} has no record with {name}={_text(wanted)}; {_exist(candidates, name)}"
         raise SelectionError(message)
     return found
+
+
+def has(views: Sequence[StreamView], name: str, wanted: Any) -> bool:
+    """Returns whether `matching` would find a record; it looks no further than the first."""
+    test = _time_test(wanted) if name == "time" else _test(wanted)
+    candidates = (view for view in views if name in _OF_RECORDS or name in kwarg_names(view))
+    return any(_mask(view, name, test).any() for view in candidates)
+
+
+_OF_RECORDS = ("device", "call", "attempt", "time", "process")
+"""What every record has; kwargs of these names cannot be selected by."""
+
+
+def _no_step(views: Sequence[StreamView], wanted: Any, tap: str) -> str:
+    """Returns what to say of a step that a tap with steps has not: never, or not yet."""
+    going_on = [view.progress for view in views if view.progress is not None]
+    low, high = _range(views, "step")
+    so_far = " so far" if going_on else ""
+    there = _exist(views, "step") if low is None else f"its steps{so_far} are {low}..{high}"
+    if any(progress.may_bring(wanted) for progress in going_on):
+        return f"step={_text(wanted)} of tap {tap!r} is not yet recorded: {there}"
+    if has([StreamView.of(view.source, raw=True) for view in views], "step", wanted):
+        return (
+            f"step={_text(wanted)} of tap {tap!r} is recorded, but no record of it counts and is selected here: {there}"
+            "; .raw has what does not count"
+        )
+    return f"step={_text(wanted)} of tap {tap!r} was never recorded: {there}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,14 +143,36 @@ def any_of(choices: Sequence[str], most: int = 12) -> str:
     return ", ".join(choices[:most]) + more
 
 
-def counted(number: int, noun: str) -> str:
+def names_like(pattern: str | re.Pattern[str], names: Sequence[str], path: str) -> list[str]:
+    """Returns the names that match a name, a glob pattern (`fnmatch.fnmatchcase`) or a compiled regular expression.
+
+    Raises:
+        SelectionError: none does; the message has the nearest.
+    """
+    found = [name for name in names if name == pattern] or [name for name in names if is_like(name, pattern)]
+    if not found:
+        text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+        hint = nearest(text, names, "its taps are")
+        message = f"{path} has no tap that matches {text!r}; {hint}"
+        raise SelectionError(message, choices=tuple(names))
+    return found
+
+
+def is_like(name: str, pattern: str | re.Pattern[str]) -> bool:
+    """Returns whether a name is one, or matches a glob pattern or a compiled regular expression."""
+    if isinstance(pattern, re.Pattern):
+        return pattern.search(name) is not None
+    return name == pattern or fnmatch.fnmatchcase(name, pattern)
+
+
+def counted(number: int, noun: str, plural: str = "s") -> str:
     """Returns a number and its noun, in the plural where it takes one.
 
     Example:
         >>> counted(1, "record"), counted(1200, "record")
         ('1 record', '1,200 records')
     """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def nearest(name: str, names: Sequence[str], what: str) -> str:
@@ -150,6 +215,19 @@ def _test(wanted: Any) -> Callable[[np.ndarray], np.ndarray]:
         # A static kwarg can itself be a tuple.
         return lambda values: _is_in(values, [*choices, wanted] if values.dtype.kind == "O" else choices)
     return lambda values: _equal(values, wanted)
+
+
+def _time_test(wanted: Any) -> Callable[[np.ndarray], np.ndarray]:
+    ranges = times.ranges(wanted)
+
+    def test(values: np.ndarray) -> np.ndarray:
+        nanoseconds = values.view(np.int64)
+        mask = np.zeros(values.shape, bool)
+        for start, stop in ranges:
+            mask |= (nanoseconds >= start) & (nanoseconds < stop)
+        return mask
+
+    return test
 
 
 def _in_slice(values: np.ndarray, wanted: slice) -> np.ndarray:
@@ -203,8 +281,8 @@ def _mask(view: StreamView, name: str, test: Callable[[np.ndarray], np.ndarray])
 
 def _values(view: StreamView, name: str, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | bool]:
     """Returns the values of some records, and which of them are there and count: bools that broadcast to them."""
-    if name in {"device", "call"}:
-        return view.index(start, stop)[name], True
+    if name in _OF_RECORDS:
+        return _of_records(view, name, start, stop), True
     for number, column in enumerate(view.site.columns):
         if column.name == name and column.role is None:
             if column.in_index:
@@ -224,6 +302,17 @@ def _values(view: StreamView, name: str, start: int, stop: int) -> tuple[np.ndar
     return values, True
 
 
+def _of_records(view: StreamView, name: str, start: int, stop: int) -> np.ndarray:
+    if name == "process":
+        return np.full(stop - start, view.process)
+    if name == "attempt" and view.attempts is None:
+        return np.zeros(stop - start, np.int64)
+    rows = view.index(start, stop)
+    if name == "attempt" and view.attempts is not None:
+        return view.attempts.number(rows)
+    return rows["time"].view("datetime64[ns]") if name == "time" else rows[name]
+
+
 def _lanes(view: StreamView, number: int, start: int, stop: int) -> np.ndarray | bool:
     """Returns which lanes of a kwarg count."""
     valid = lanes.valid_in_column(view.site, number, lambda column: view.column(column, start, stop))
@@ -232,21 +321,34 @@ def _lanes(view: StreamView, number: int, start: int, stop: int) -> np.ndarray |
 
 def _exist(views: Sequence[StreamView], name: str) -> str:
     """Returns a sentence about the values that there are."""
-    low: Any = None
-    high: Any = None
     seen: dict[str, None] = {}
     for view in views:
-        for start in range(0, view.records, _ROWS):
-            values, valid = _values(view, name, start, min(start + _ROWS, view.records))
-            values = values if valid is True else values[np.broadcast_to(valid, values.shape)]
+        for values in _blocks(view, name):
             if values.dtype.kind == "O":
                 seen.update(dict.fromkeys(map(repr, values[:1])))
-            elif values.size:
-                low = values.min() if low is None else min(low, values.min())
-                high = values.max() if high is None else max(high, values.max())
     if seen:
         return f"it has {any_of(list(seen))}"
+    low, high = _range(views, name)
     return "no record has one" if low is None else f"they go from {low} to {high}"
+
+
+def _range(views: Sequence[StreamView], name: str) -> tuple[Any, Any]:
+    """Returns the smallest and the largest number that there is; None twice when there is none."""
+    low: Any = None
+    high: Any = None
+    for view in views:
+        for values in _blocks(view, name):
+            if values.dtype.kind != "O" and values.size:
+                low = values.min() if low is None else min(low, values.min())
+                high = values.max() if high is None else max(high, values.max())
+    return low, high
+
+
+def _blocks(view: StreamView, name: str) -> Iterator[np.ndarray]:
+    """Yields the values that there are and that count."""
+    for start in range(0, view.records, _ROWS):
+        values, valid = _values(view, name, start, min(start + _ROWS, view.records))
+        yield values if valid is True else values[np.broadcast_to(valid, values.shape)]
 
 
 def _text(wanted: Any) -> str:

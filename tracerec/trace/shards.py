@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracerec.errors import SelectionError, TraceError
-from tracerec.model import NO_SHARD
+from tracerec.model import FLAG_STEP, NO_SHARD
 from tracerec.protocol import dtypes
 from tracerec.trace.records import Reader
 
@@ -55,13 +55,21 @@ class Firings:
 def firings(views: Sequence[StreamView], places: Sequence[np.ndarray]) -> Firings:
     """Returns the records by firing: those of one position and iteration in one call, whatever their device.
 
+    Calls have numbers of their own in each process, which runs the same programs as the others, but perhaps more. So of
+    several processes those records belong together which have one position, iteration and step, and of which the
+    process had as many calls before.
+
     Args:
         views: the views.
         places: for each view the place of its records in program order; firings come in the order of their first.
     """
     index = [view.index(0, view.records) for view in views]
     rows = np.concatenate(index)
-    keys = np.stack([rows[name].astype(np.int64) for name in ("call", "position", "iteration")], axis=1)
+    call = rows["call"].astype(np.int64)
+    process = np.repeat([view.process for view in views], [len(part) for part in index])
+    if len(np.unique(process)) > 1:
+        call = _common_calls(rows, process)
+    keys = np.stack([call, *(rows[name].astype(np.int64) for name in ("position", "iteration"))], axis=1)
     place = np.concatenate(places)
     _, firing = np.unique(keys, axis=0, return_inverse=True)
     firing = firing.reshape(-1)
@@ -76,6 +84,39 @@ def firings(views: Sequence[StreamView], places: Sequence[np.ndarray]) -> Firing
         starts=np.concatenate([[0], changes, [len(rows)] * bool(len(rows))]).astype(np.int64),
         shard=rows["shard"][order],
     )
+
+
+def _common_calls(rows: np.ndarray, process: np.ndarray) -> np.ndarray:
+    """Returns numbers of calls that processes have in common, counted by step, for each row: ``(n,)`` of int64.
+
+    Raises:
+        SelectionError: records have no step, and the processes have different numbers of them.
+    """
+    stepped = (rows["flags"] & FLAG_STEP) != 0
+    step = np.where(stepped, rows["step"], 0)
+    kind = [stepped.astype(np.int64), step, rows["position"].astype(np.int64), rows["iteration"].astype(np.int64)]
+    keys = np.stack([*kind, process, rows["call"].astype(np.int64)], axis=1)
+    firings, inverse = np.unique(keys, axis=0, return_inverse=True)
+    starts = np.flatnonzero(np.append(True, np.any(firings[1:, :5] != firings[:-1, :5], axis=1)))
+    counts = np.diff(np.append(starts, len(firings)))
+    _check_counts(firings[starts], counts)
+    ordinal = np.arange(len(firings)) - np.repeat(starts, counts)
+    _, common = np.unique(np.column_stack([firings[:, :2], ordinal]), axis=0, return_inverse=True)
+    return common.reshape(-1)[inverse.reshape(-1)]
+
+
+def _check_counts(groups: np.ndarray, counts: np.ndarray) -> None:
+    """Raises SelectionError where records without a step are of different numbers in the processes."""
+    plain = groups[:, 0] == 0
+    for key in np.unique(groups[plain][:, 2:4], axis=0):
+        same = plain & np.all(groups[:, 2:4] == key, axis=1)
+        if len(np.unique(counts[same])) > 1:
+            firings = ", ".join(f"process {p} has {n}" for p, n in zip(groups[same][:, 4], counts[same], strict=True))
+            message = (
+                f"nothing tells which records of several processes belong together: they have no step, and {firings}. "
+                "Select one process, or tap with step="
+            )
+            raise SelectionError(message)
 
 
 def assembled(views: Sequence[StreamView], rows: Firings, tap: str) -> Iterator[tuple[Record, np.ndarray]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 import numpy as np
@@ -12,21 +12,23 @@ import numpy as np
 from tracerec.errors import SelectionError
 from tracerec.model import FLAG_STEP
 from tracerec.protocol import dtypes
-from tracerec.trace import order, ragged, records, selection, shards
+from tracerec.trace import indexing, order, ragged, records, selection, shards
+from tracerec.trace.conversions import TapConversions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    import pandas as pd
-
-    from tracerec.formats.contract import StreamSource
     from tracerec.model import Leaf, Record, Site, Transform
+    from tracerec.trace.pictures import Kind, Picture
     from tracerec.trace.view import StreamView
 
-__all__ = ["Tap"]
+__all__ = ["Tap", "Variant"]
+
+Variant = Literal["raw", "superseded"]
+"""Forms of a tap or trace: with everything that was recorded, and with what later attempts recorded again."""
 
 
-class Tap:
+class Tap(TapConversions):
     """The records of one tap, or some of them. Nothing is read before it is asked for.
 
     A tap can have records of several kinds: its primal values and their cotangents, several leaves, calls with
@@ -47,11 +49,11 @@ class Tap:
                [2., 2.]], dtype=float32)
     """
 
-    def __init__(self, name: str, views: Sequence[StreamView], call: str, raw: Callable[[], Tap]) -> None:
+    def __init__(self, name: str, views: Sequence[StreamView], call: str, variant: Callable[[Variant], Tap]) -> None:
         self._name = name
         self._views = tuple(views)
         self._call = call
-        self._raw = raw
+        self._as = variant
 
     @property
     def name(self) -> str:
@@ -60,10 +62,16 @@ class Tap:
 
     @property
     def streams(self) -> tuple[Tap, ...]:
-        """One `Tap` a stream, that is, for each site: one shape, one dtype a leaf, one chain of transforms."""
+        """One `Tap` a stream, that is, for each site: one shape, one dtype a leaf, one chain of transforms.
+
+        Of several processes the records of a site are one.
+        """
+        groups: dict[Site, list[StreamView]] = {}
+        for view in self._views:
+            groups.setdefault(view.site, []).append(view)
         return tuple(
-            Tap(self._name, [view], f"{self._call}.streams[{i}]", lambda source=view.source: self.raw._of(source))  # noqa: SLF001 - a tap, too
-            for i, view in enumerate(self._views)
+            Tap(self._name, views, f"{self._call}.streams[{i}]", partial(self._stream_as, views))
+            for i, views in enumerate(groups.values())
         )
 
     @cached_property
@@ -73,12 +81,17 @@ class Tap:
         Statistics then count padding, lanes whose ``where`` was False, and lanes of which nothing is known
         (`Site.lanes_may_be_invalid`). The raw tap of a selection is that selection of the raw tap.
         """
-        return self._raw()
+        return self._as("raw")
 
     @property
     def sites(self) -> tuple[Site, ...]:
         """What is static of each stream, with the leaves selected."""
-        return tuple(view.site for view in self._views)
+        return tuple(dict.fromkeys(view.site for view in self._views))
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The numbers of the processes that recorded it, ascending; ``(0,)`` unless the trace is of several."""
+        return tuple(sorted({view.process for view in self._views}))
 
     @property
     def leaves(self) -> tuple[str, ...]:
@@ -122,21 +135,47 @@ class Tap:
         """Yields the records in program order, with bounded memory."""
         return records.iterate(self._views)
 
-    def __getitem__(self, number: SupportsIndex) -> Record:
-        """Returns the record at a place in program order; negative numbers count from the end.
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> Record: ...
+
+    @overload
+    def __getitem__(self, key: slice | Sequence[Any] | np.ndarray) -> Tap: ...
+
+    def __getitem__(self, key: SupportsIndex | slice | Sequence[Any] | np.ndarray) -> Record | Tap:
+        """Returns the record at a place in program order, or the tap of some records, as numpy takes an index.
+
+        Nothing but the places is read; of the records chosen later only the chunks that hold them. The order of
+        ``tap[::-1]`` and of ``tap[[7, 2, 2]]`` is that of the tap which it gives.
+
+        Args:
+            key: a number, negative ones counted from the end; a slice; a mask, ``(len(tap),)`` of bool; or an array of
+                numbers.
 
         Raises:
-            IndexError: there is no such record.
-            TypeError: the number is no integer; `sel` selects several records.
+            IndexError: there is no such record. A slice may go beyond the ends.
+            SelectionError: a mask is of another length.
+            TypeError: it is no index; `sel` selects by step.
+
+        Example:
+            >>> import numpy as np, tracerec
+            >>> with tracerec.record("loss.h5"):
+            ...     for step in range(5):
+            ...         _ = tracerec.tap(np.float32(step / 2), "loss", step=step)
+            >>> with tracerec.open("loss.h5") as trace:
+            ...     loss = trace["loss"]
+            ...     loss[-1].step, loss[1:3].to_numpy(), loss[loss.to_numpy() > 1].steps
+            (4, array([0.5, 1. ], dtype=float32), array([3, 4]))
         """
-        try:
-            index = operator.index(number)
-        except TypeError:
-            message = (
-                f"a tap takes the number of one record, not {number!r}; {self._call}.sel(step=...) selects several"
-            )
-            raise TypeError(message) from None
         count = len(self)
+        try:
+            index = None if isinstance(key, (bool, np.bool_)) else operator.index(key)  # type: ignore[arg-type]
+        except TypeError:
+            index = None
+        if index is None:
+            wanted = indexing.numbers(key, count, self._name)
+            views = indexing.picked(self._views, self._inverse, wanted)
+            text = f"{self._call}[{indexing.text(key)}]"
+            return Tap(self._name, views, text, partial(self._picked_as, views, text))
         if not -count <= index < count:
             message = f"record {index} of tap {self._name!r}, which has {count}"
             raise IndexError(message)
@@ -150,6 +189,9 @@ class Tap:
         transforms: str | Transform | Iterable[str | Transform] | None = None,
         device: int | slice | Iterable[int] | None = None,
         call: int | slice | Iterable[int] | None = None,
+        attempt: int | slice | Iterable[int] | None = None,
+        time: Any = None,
+        process: int | slice | Iterable[int] | None = None,
         **kwargs: Any,
     ) -> Tap:
         """Returns the tap with only the records that match all that is given.
@@ -162,30 +204,46 @@ class Tap:
                 ``("jvp", "transpose")`` for cotangents, ``()`` for records that went through none.
             device: JAX's id of a device, a slice or an iterable of ids.
             call: the number of a program execution (`Record.call`), a slice or an iterable of numbers.
-            kwargs: values, slices or iterables for kwargs of the tap: ``phase="train"``. A kwarg that is
-                itself called ``step``, ``transforms``, ``device`` or ``call`` cannot be selected by.
+            attempt: which process's turn at a recording that was continued (`Record.attempt`), a slice or an iterable.
+                What that attempt recorded is then all there, also the steps that a later one recorded again, which else
+                are there in the later version alone.
+            time: when records reached the host: a datetime, a `numpy.datetime64` or an ISO 8601 text, each of which
+                stands for all times within its precision (``"2026-05-01"`` for a day, ``"2026-05-01T12:30"`` for a
+                minute), a half-open slice of them, or an iterable. Without a zone they are UTC.
+            process: the number of a process, in a trace of several files (`Record.process`), a slice or an iterable.
+            kwargs: values, slices or iterables for kwargs of the tap: ``phase="train"``. A kwarg whose name is that of
+                another argument here cannot be selected by.
 
         Raises:
-            SelectionError: the tap has no such kwarg or transforms, or no record matches.
+            SelectionError: the tap has no such kwarg or transforms, or no record matches. Of a step the message says
+                whether it was never recorded or, in a run that goes on, is not yet.
         """
-        views = list(self._views)
+        views = list(self._views if attempt is None else self._as("superseded")._views)  # noqa: SLF001 - a tap, too
         said: list[str] = []
         if transforms is not None:
             transforms = transforms if isinstance(transforms, str) else _as_tuple(transforms)
             views = selection.with_transforms(views, transforms, self._name)
             said.append(f"transforms={transforms!r}")
         kwargs = {name: list(wanted) if isinstance(wanted, Iterator) else wanted for name, wanted in kwargs.items()}
-        step, device, call = (list(w) if isinstance(w, Iterator) else w for w in (step, device, call))
-        for name, wanted in {"step": step, "device": device, "call": call, **kwargs}.items():
-            if wanted is not None or name in kwargs:
-                views = selection.matching(views, name, wanted, self._name)
-                said.append(f"{name}={wanted!r}")
+        given = {"attempt": attempt, "step": step, "device": device, "call": call, "time": time, "process": process}
+        given = {name: list(w) if isinstance(w, Iterator) else w for name, w in given.items() if w is not None}
+        for name, wanted in {**given, **kwargs}.items():
+            views = selection.matching(views, name, wanted, self._name)
+            said.append(f"{name}={wanted!r}")
         return Tap(
             self._name,
             views,
             f"{self._call}.sel({', '.join(said)})",
-            lambda: self.raw.sel(step=step, transforms=transforms, device=device, call=call, **kwargs),
+            lambda variant: self._as(variant).sel(transforms=transforms, **given, **kwargs),
         )
+
+    def has_step(self, step: Any = None) -> bool:
+        """Returns whether there is a record of a step; without one, whether there is a record at all.
+
+        Args:
+            step: a step, a half-open slice or an iterable of steps, of which one will do.
+        """
+        return bool(len(self)) if step is None else selection.has(self._views, "step", step)
 
     def leaf(self, path: str) -> Tap:
         """Returns the tap with one leaf of its pytree.
@@ -201,7 +259,7 @@ class Tap:
             hint = selection.nearest(path, self.leaves, "it has")
             message = f"tap {self._name!r} has no leaf {path!r}; {hint}"
             raise SelectionError(message, choices=self.leaves)
-        return Tap(self._name, views, f"{self._call}.leaf({path!r})", lambda: self.raw.leaf(path))
+        return Tap(self._name, views, f"{self._call}.leaf({path!r})", lambda variant: self._as(variant).leaf(path))
 
     @overload
     def to_numpy(self, *, trim: Literal[False] = False, assemble: bool = False) -> np.ndarray: ...
@@ -255,30 +313,74 @@ class Tap:
         array = self.to_numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Returns a tidy table, one row a record and leaf; see `Trace.to_pandas` for its columns.
+    def picture(self, kind: Kind | None = None, *, columns: int = 512, rows: int = 128) -> Picture:
+        """Returns what `plot` draws, as arrays: the course of the values over the records, in program order.
 
-        ``tap.raw.to_pandas()`` has the statistics over all elements, whatever is known of them.
+        A block at a time is read, and long runs are thinned to columns that stand for several records each. Values
+        that are not finite, or do not count, are left out.
+
+        Args:
+            kind: ``"line"``: mean, standard deviation and extremes; of scalars the value. ``"heatmap"``: each element,
+                or means of neighbours, flattened. ``"histogram"``: how values are spread. None: a line for scalars
+                and tensors, a heatmap for vectors.
+            columns: the most columns.
+            rows: the most rows of a heatmap, and the number of bins of a histogram.
 
         Raises:
-            MissingExtra: pandas is not installed.
-        """
-        from tracerec.trace.tables import table
+            SelectionError: records are of several chains of transforms, leaves or dtypes (the message has the calls
+                that choose one), there is no record, or a kind does not fit them.
 
-        return table(self._views)
+        Example:
+            >>> import numpy as np, tracerec
+            >>> with tracerec.record("picture.h5"):
+            ...     for step in range(3):
+            ...         _ = tracerec.tap(np.array([step, 10.0]), "act", step=step)
+            >>> with tracerec.open("picture.h5") as trace:
+            ...     trace["act"].picture("line").measures["mean"].tolist()
+            [5.0, 5.5, 6.0]
+        """
+        from tracerec.trace.pictures import picture
+
+        leaf = self._leaf(ragged=True)
+        chain = ", ".join(map(str, self.transforms[0]))
+        name = " ".join(filter(None, [self._name, leaf.path, f"({chain})" if chain else ""]))
+        return picture(self._views, self._places, name, kind, columns=columns, rows=rows)
+
+    def plot(self, kind: Kind | None = None, *, axes: Any = None) -> Any:
+        """Draws `picture` with matplotlib, and returns the axes; ``.figure.savefig("x.png")`` saves it.
+
+        Args:
+            kind: as `picture` has it.
+            axes: where to draw; None: those of a new figure.
+
+        Raises:
+            MissingExtra: matplotlib is not installed.
+            SelectionError: as `picture`.
+        """
+        return self.picture(kind).draw(axes)
+
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows; see `tracerec.trace.pages`."""
+        from tracerec.trace.pages import tap_page
+
+        return tap_page(self._name, self._views)
 
     def __repr__(self) -> str:
-        records, streams = sum(view.shown_records for view in self._views), len(self._views)
-        size = f"{selection.counted(records, 'record')}, {selection.counted(streams, 'stream')}"
+        counts: dict[Site, int] = {}
+        for view in self._views:
+            counts[view.site] = counts.get(view.site, 0) + view.shown_records
+        size = f"{selection.counted(sum(counts.values()), 'record')}, {selection.counted(len(counts), 'stream')}"
+        if len(self.processes) > 1:
+            size += f", {selection.counted(len(self.processes), 'process', 'es')}"
         lines = [f"<tracerec.Tap {self._name!r}: {size}>"]
-        for view in self._views[:_SHOWN]:
-            chain = ", ".join(map(str, view.site.transforms)) or "primal"
-            arrays = ", ".join(_array_text(leaf) for leaf in view.site.leaves[:_SHOWN])
-            more = f", {len(view.site.leaves) - _SHOWN} more" if len(view.site.leaves) > _SHOWN else ""
-            unknown = ", lanes may be invalid" if view.site.lanes_may_be_invalid else ""
-            lines.append(f"  {chain}: {view.shown_records} x {arrays}{more}{unknown}")
-        if len(self._views) > _SHOWN:
-            lines.append(f"  {selection.counted(len(self._views) - _SHOWN, 'more stream')}")
+        for site, count in list(counts.items())[:_SHOWN]:
+            chain = ", ".join(map(str, site.transforms)) or "primal"
+            arrays = ", ".join(_array_text(leaf) for leaf in site.leaves[:_SHOWN])
+            more = f", {len(site.leaves) - _SHOWN} more" if len(site.leaves) > _SHOWN else ""
+            unknown = ", lanes may be invalid" if site.lanes_may_be_invalid else ""
+            lines.append(f"  {chain}: {count} x {arrays}{more}{unknown}")
+        if len(counts) > _SHOWN:
+            lines.append(f"  {selection.counted(len(counts) - _SHOWN, 'more stream')}")
         return "\n".join(lines)
 
     @cached_property
@@ -294,10 +396,17 @@ class Tap:
             inverse[places, 1] = np.arange(len(places))
         return inverse
 
-    def _of(self, source: StreamSource) -> Tap:
-        """Returns the tap with one stream."""
-        (number,) = (i for i, view in enumerate(self._views) if view.source is source)
-        return self.streams[number]
+    def _stream_as(self, views: Sequence[StreamView], variant: Variant) -> Tap:
+        """Returns a variant of the tap of one of the streams."""
+        sources = {id(view.source) for view in views}
+        found = [stream for stream in self._as(variant).streams if sources & {id(v.source) for v in stream._views}]  # noqa: SLF001 - a tap, too
+        return found[0]
+
+    def _picked_as(self, views: Sequence[StreamView], text: str, variant: Variant) -> Tap:
+        """Returns a variant of the tap of some records: it has the same records."""
+        if variant == "raw":
+            views = [view.as_raw() for view in views]
+        return Tap(self._name, views, text, partial(self._picked_as, views, text))
 
     def _whole(self, *, trim: bool) -> np.ndarray | list[Any]:
         """Returns the values put together from shards."""

@@ -16,9 +16,10 @@ from tracerec.protocol import dtypes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tracerec.formats.contract import StreamSource
+    from tracerec.formats.contract import StreamSource, TraceSource
     from tracerec.model import Site, Transform
     from tracerec.trace.attempts import Attempts
+    from tracerec.trace.availability import Progress
 
 __all__ = ["BLOCK_BYTES", "StreamView"]
 
@@ -38,7 +39,11 @@ class StreamView:
         site: its site, with only the leaves selected.
         raw: whether everything counts: all records, all lanes, padding.
         chosen: which rows are selected.
-        attempts: those of the trace; None when there is one.
+        attempts: those of the recording; None when there is one.
+        process: the number of the process, in a trace of several; else 0.
+        progress: how far the run has got; None when it has ended.
+        owner: the opened recording that the stream is of: it lives, and can be closed, as long as the view does.
+        ranks: the places of the rows selected in an order that a user chose, ``(records,)``; None: program order.
     """
 
     source: StreamSource
@@ -46,9 +51,23 @@ class StreamView:
     raw: bool
     chosen: _Rows
     attempts: Attempts | None = None
+    process: int = 0
+    progress: Progress | None = None
+    owner: TraceSource | None = None
+    ranks: np.ndarray | None = None
 
     @classmethod
-    def of(cls, source: StreamSource, *, raw: bool = False, attempts: Attempts | None = None) -> StreamView:
+    def of(
+        cls,
+        source: StreamSource,
+        *,
+        raw: bool = False,
+        superseded: bool = False,
+        attempts: Attempts | None = None,
+        process: int = 0,
+        progress: Progress | None = None,
+        owner: TraceSource | None = None,
+    ) -> StreamView:
         """Returns the view of all leaves and of the rows that count.
 
         Those are the rows of which ``where`` has a lane, and which no later attempt has superseded.
@@ -56,13 +75,18 @@ class StreamView:
         Args:
             source: the stream.
             raw: whether all rows count.
-            attempts: those of the trace; None when there is one.
+            superseded: whether rows count that a later attempt has superseded.
+            attempts: those of the recording; None when there is one.
+            process: the number of the process.
+            progress: how far the run has got; None when it has ended.
+            owner: the opened recording.
         """
-        return cls(source, source.site, raw, _Rows() if raw else _Counted(source, attempts), attempts)
+        chosen = _Rows() if raw else _Counted(source, None if superseded else attempts)
+        return cls(source, source.site, raw, chosen, attempts, process, progress, owner)
 
     @property
     def rows(self) -> np.ndarray | None:
-        """Numbers of the rows selected, ascending; None: all of them. Masks are read when it is first asked for."""
+        """Numbers of the rows selected, none less than the one before; None: all of them. Masks are read when asked."""
         return self.chosen.numbers
 
     @property
@@ -80,10 +104,23 @@ class StreamView:
 
     def take(self, mask: np.ndarray) -> StreamView:
         """Returns the view of the rows for which ``mask``, ``(records,)`` of bool, is true."""
-        if mask.all():
-            return self
-        chosen = np.flatnonzero(mask)
-        return dataclasses.replace(self, chosen=_Rows(chosen if self.rows is None else self.rows[chosen]))
+        return self if mask.all() else self.pick(np.flatnonzero(mask))
+
+    def pick(self, numbers: np.ndarray, ranks: np.ndarray | None = None) -> StreamView:
+        """Returns the view of some of the rows selected.
+
+        Args:
+            numbers: their numbers, ``(n,)``, none less than the one before; one can be there several times.
+            ranks: the order in which they are wanted, ``(n,)``; None: as they stand now.
+        """
+        if ranks is None and self.ranks is not None:
+            ranks = self.ranks[numbers]
+        rows = _Rows(numbers if self.rows is None else self.rows[numbers])
+        return dataclasses.replace(self, chosen=rows, ranks=ranks)
+
+    def as_raw(self) -> StreamView:
+        """Returns the view of the same rows in which all lanes and padding count."""
+        return dataclasses.replace(self, raw=True)
 
     def with_leaf(self, path: str) -> StreamView:
         """Returns the view of the leaves with this key path: one, or none."""
@@ -138,7 +175,7 @@ class StreamView:
         for lo, hi in _runs(rows, row_nbytes):
             first, last = int(rows[lo]), int(rows[hi - 1]) + 1
             block = read(first, last)
-            if hi - lo < last - first:
+            if hi - lo != last - first or np.any(np.diff(rows[lo:hi]) != 1):
                 block = block[rows[lo:hi] - first]
             if hi - lo == len(rows):
                 return block
