@@ -176,6 +176,21 @@ def test_a_copy_of_a_part(tmp_path, number, original):
     assert assert_sound(done, truth) == truth
 
 
+def test_files_swapped_between_parts_cost_what_is_then_out_of_order(tmp_path):
+    """The other records of both parts are kept, and what is not is counted."""
+    path, truth = intact("parts-arrow", tmp_path), made("parts-arrow").truth
+    one, other = (part / "pool-000000.arrow" for part in list(layout.parts(path).values())[:2])
+    held = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(held)
+    assert not verify(path).ok
+    done = repair(path)
+    assert done.action == "salvaged"
+    kept = assert_sound(done, truth)
+    assert len(truth) // 2 < len(kept) < len(truth)
+    assert sum(done.lost.values()) == len(truth) - len(kept)
+
+
 def test_damaged_copies_of_a_part_cost_what_neither_has(tmp_path):
     """What one of them has is kept, unless the other is in its place."""
     path, truth = intact("live", tmp_path), made("live").truth

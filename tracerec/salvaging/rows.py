@@ -18,7 +18,7 @@ from tracerec.salvaging.sifting import sift
 from tracerec.summaries import summarizers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tracerec.formats.contract import StreamSource
     from tracerec.model import Site
@@ -154,6 +154,7 @@ def salvaged(
     tick: Callable[[], None],
     attempts: Sequence[int] | None = None,
     seen: Seen | None = None,
+    last: Mapping[int, int] | None = None,
 ) -> Salvage:
     """Returns the intact records of the streams that were checked, those that go together.
 
@@ -165,6 +166,8 @@ def salvaged(
         tick: called at every read.
         attempts: the first arrival number of each attempt, in order, where no checksum covers the records.
         seen: arrival numbers of the files before this one, whose records are there already.
+        last: the arrival number of each site's last record in those files, by the site's id: what came before cannot
+            be put behind it.
     """
     found = Salvage()
     whole: list[StreamCheck] = []
@@ -179,6 +182,11 @@ def salvaged(
             whole.append(check)
     streams = [check.opened.stream for check in whole]
     runs = [np.array(list(check.bad.rest(0, check.opened.stream.records)), np.int64).reshape(-1, 2) for check in whole]
+    if seen is not None:
+        for number, stream in enumerate(streams):
+            runs[number], early = _behind(stream, runs[number], (last or {}).get(stream.site.id), seen)
+            left = "which come before others of that tap in an earlier file, are left out"
+            found.notes += [f"{early} records of {whole[number].tap!r}, {left}"] * bool(early)
     sifted = sift(streams, runs, attempts, seen)
     for number, check in enumerate(whole):
         stream = SalvagedStream(check.opened.stream, sifted.runs[number], tick)
@@ -193,6 +201,22 @@ def salvaged(
     found.lost = +found.lost
     found.notes = list(dict.fromkeys(found.notes))
     return found
+
+
+def _behind(stream: StreamSource, runs: np.ndarray, last: int | None, seen: Seen) -> tuple[np.ndarray, int]:
+    """Returns ranges without the records that came before a last one and are not there; and how many these are."""
+    if last is None or not len(runs):
+        return runs, 0
+    kept: list[np.ndarray] = []
+    early = 0
+    for low, high in runs.tolist():
+        for start in range(low, high, _BLOCK_ROWS):
+            arrival = stream.index(start, min(start + _BLOCK_ROWS, high))["arrival"]
+            stays = (arrival > np.uint64(last)) | seen.has(arrival)
+            early += int(np.count_nonzero(~stays))
+            edges = np.flatnonzero(np.diff(np.concatenate([[False], stays, [False]]).astype(np.int8)))
+            kept.append(start + edges.reshape(-1, 2))
+    return np.concatenate(kept), early
 
 
 def _had(stream: StreamSource, runs: np.ndarray, seen: Seen) -> int:

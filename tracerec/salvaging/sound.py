@@ -197,6 +197,7 @@ class SoundFolder:
             tick=self._findings.tick,
             attempts=None if opened.unchecked is None else attempts_of(self.info, layout.MANIFEST, Findings()),
             seen=self.seen,
+            last=self.last,
         )
         self.lost += found.lost + opened.lost
         self.losses += [_of(part, loss) for loss in opened.losses]
