@@ -119,6 +119,10 @@ class Terminal:
             Segments([segment for line in lines for segment in (*_stripped(line), Segment.line())]), end=""
         )
 
+    def line(self, text: str) -> None:
+        """Prints a sentence as one line, however narrow the terminal: a path that is broken cannot be copied."""
+        self.console.print(self.text(text), soft_wrap=True)
+
     def text(self, value: object) -> str:
         """Returns text from a trace as it may be printed here; see `printable`."""
         return printable(str(value), self.encoding)

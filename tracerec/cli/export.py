@@ -83,9 +83,9 @@ def export(
         if as_json:
             terminal.console.file.write(json.dumps(done.to_json(), indent=2) + "\n")
         else:
-            terminal.print(terminal.text(_said(done)))
+            terminal.line(_said(done))
             for note in done.left_out:
-                terminal.print(terminal.text(f"left out: {note}"))
+                terminal.line(f"left out: {note}")
     if done.left_out:
         raise typer.Exit(_LOSS)
 

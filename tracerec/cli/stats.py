@@ -71,7 +71,7 @@ def stats(
         _write(table, Path(out), suffix)
     with _terminal.terminal() as terminal:
         if out is not None:
-            terminal.print(terminal.text(f"{out}: {_rows(len(table))}, {_terminal.size(Path(out).stat().st_size)}"))
+            terminal.line(f"{out}: {_rows(len(table))}, {_terminal.size(Path(out).stat().st_size)}")
         elif as_csv:
             _csv(table, terminal.console.file, terminal if terminal.interactive else None)
         elif as_json:
