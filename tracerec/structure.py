@@ -86,7 +86,11 @@ def canonical(value: Any) -> str:
         >>> canonical({"b": None, "a": ["x"]})
         '{"a":["x"],"b":null}'
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _encoder.encode(value)
+
+
+# json.dumps with arguments makes one for every value.
+_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def build(node: Any, slot: Callable[[int], Any]) -> Any:

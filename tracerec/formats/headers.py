@@ -90,9 +90,13 @@ def parse_run(text: str | bytes, version: tuple[int, int]) -> RunInfo:
 
 def parse_json(text: str | bytes) -> Any:
     """Returns the value of a strict JSON text (RFC 8259): NaN and Infinity are refused."""
-    return json.loads(text, parse_constant=_no_constant)
+    return _decoder.decode(text if isinstance(text, str) else text.decode("utf-8", "surrogatepass"))
 
 
 def _no_constant(token: str) -> NoReturn:
     message = f"{token} is no JSON"
     raise ValueError(message)
+
+
+# json.loads with arguments makes one for every text, of which a file has thousands.
+_decoder = json.JSONDecoder(parse_constant=_no_constant)

@@ -117,6 +117,11 @@ class JoinedStream:
         return site_id(self.pieces[0])
 
     @property
+    def tap(self) -> str:
+        """The tap's name, for which the site need not be parsed."""
+        return tap_name(self.pieces[0])
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all pieces in their files."""
         return sum(piece.nbytes for piece in self.pieces)
@@ -209,6 +214,12 @@ def site_id(stream: StreamSource) -> int:
     """Returns the id of a stream's site; sealed forms have it without parsing the site."""
     known = getattr(stream, "site_id", None)
     return stream.site.id if known is None else known
+
+
+def tap_name(stream: StreamSource) -> str:
+    """Returns the name of a stream's tap; sealed forms have it without parsing the site."""
+    known: str | None = getattr(stream, "tap", None)
+    return stream.site.name if known is None else known
 
 
 def step_range(pieces: Sequence[StreamSource]) -> tuple[int, int] | None:

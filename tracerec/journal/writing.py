@@ -27,7 +27,8 @@ __all__ = ["JournalWriter", "Segment", "SegmentHead"]
 SEGMENT_BYTES = 64 << 20
 # Linux accepts at most IOV_MAX = 1024 buffers a call (limits.h).
 _MAX_BUFFERS = 1024
-_PENDING_BYTES = 1 << 20
+# Several large frames at once: the checksum of one is ready when the next has been written.
+_PENDING_BYTES = 4 << 20
 # The checksum of a frame of so many bytes is computed while its bytes are written: a thread's turn costs about 30 us.
 _LARGE_BYTES = 512 << 10
 

@@ -312,10 +312,10 @@ class TraceConversions:
         return sql.run(query, self.path, lambda stats: self.to_pandas(stats=stats, progress=progress))
 
     def _views_named(self, taps: Patterns) -> list[StreamView]:
-        there = list(dict.fromkeys(view.site.name for view in self._views))
+        there = list(dict.fromkeys(view.tap for view in self._views))
         patterns = [taps] if isinstance(taps, (str, re.Pattern)) else list(taps)
         names = {name for pattern in patterns for name in selection.names_like(pattern, there, self.path)}
-        return [view for view in self._views if view.site.name in names]
+        return [view for view in self._views if view.tap in names]
 
 
 def _arrays(site: Site) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracerec.errors import TraceFormatError
+from tracerec.formats.joined import tap_name
 from tracerec.model import FLAG_STEP, INDEX_DTYPE
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def overview(source: TraceSource, *, raw: bool = False, taps: Collection[str] | 
     """
     try:
         run = _strict(_run(source))
-        wanted = [stream for stream in source.streams if taps is None or stream.site.name in taps]
+        wanted = [stream for stream in source.streams if taps is None or tap_name(stream) in taps]
         streams = [_stream(stream, raw=raw) for stream in wanted]
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         # A form of recording checks what it needs itself; the rest is believed only here.

@@ -75,10 +75,10 @@ def replay(
         ConsumerError: a consumer raised.
         SelectionError: a pattern matches no tap, or ``order`` or ``realtime`` is none.
     """
-    names = list(dict.fromkeys(view.site.name for view in views))
+    names = list(dict.fromkeys(view.tap for view in views))
     wanted = _by_tap(consumers, names, where)
     pace = _Pace(_speed(realtime), clock or Clock())
-    chosen = [view for view in views if view.site.name in wanted]
+    chosen = [view for view in views if view.tap in wanted]
     raw = any(view.raw for view in chosen)
     count = 0
     for record in records.iterate(chosen, order):

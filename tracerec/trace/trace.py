@@ -131,7 +131,7 @@ class Trace(TraceConversions):
         self._progress = [progress for progress in {v.progress: None for v in self._views} if progress is not None]
         views: dict[str, list[StreamView]] = {}
         for view in self._views:
-            views.setdefault(view.site.name, []).append(view)
+            views.setdefault(view.tap, []).append(view)
         call = "trace.raw" if self._variant == "raw" else "trace"
         taps = {
             name: Tap(name, group, f"{call}[{name!r}]", lambda variant, name=name: self._as(variant)[name])
@@ -241,7 +241,7 @@ class Trace(TraceConversions):
 
         self._check_open()
         taps = self._taps(*patterns) if patterns else self._taps
-        return last_records([view for view in self._views if view.site.name in taps], count)
+        return last_records([view for view in self._views if view.tap in taps], count)
 
     def follow(self, *patterns: str | re.Pattern[str]) -> Following:
         """Refreshes the trace, and returns what gives the records that come after those that are then in it.
@@ -366,14 +366,14 @@ class Trace(TraceConversions):
 
         views: dict[str, list[StreamView]] = {}
         for view in self._views:
-            views.setdefault(view.site.name, []).append(view)
+            views.setdefault(view.tap, []).append(view)
         return trace_page(self.path, self.info, views, closed=self._opened.closed)
 
     def __repr__(self) -> str:
         state = "closed" if self._opened.closed else _STATES[self.info.state]
         counts: dict[str, int] = {}
         for view in self._views:
-            counts[view.site.name] = counts.get(view.site.name, 0) + view.shown_records
+            counts[view.tap] = counts.get(view.tap, 0) + view.shown_records
         records, taps = selection.counted(sum(counts.values()), "record"), selection.counted(len(self._taps), "tap")
         several = f" of {selection.counted(len(self.processes), 'process', 'es')}" if len(self.processes) > 1 else ""
         head = f"<tracerec.Trace {self.path!r}: {records}{several}, {taps}, {state}>"

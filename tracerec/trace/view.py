@@ -10,6 +10,7 @@ import numpy as np
 
 from tracerec import lanes
 from tracerec.errors import TraceError
+from tracerec.formats.joined import tap_name
 from tracerec.model import INDEX_DTYPE
 from tracerec.protocol import dtypes
 
@@ -36,7 +37,6 @@ class StreamView:
 
     Attributes:
         source: the stream.
-        site: its site, with only the leaves selected.
         raw: whether everything counts: all records, all lanes, padding.
         chosen: which rows are selected.
         attempts: those of the recording; None when there is one.
@@ -44,10 +44,10 @@ class StreamView:
         progress: how far the run has got; None when it has ended.
         owner: the opened recording that the stream is of: it lives, and can be closed, as long as the view does.
         ranks: the places of the rows selected in an order that a user chose, ``(records,)``; None: program order.
+        narrowed: the site with only the leaves selected; None: all are.
     """
 
     source: StreamSource
-    site: Site
     raw: bool
     chosen: _Rows
     attempts: Attempts | None = None
@@ -55,6 +55,7 @@ class StreamView:
     progress: Progress | None = None
     owner: TraceSource | None = None
     ranks: np.ndarray | None = None
+    narrowed: Site | None = None
 
     @classmethod
     def of(
@@ -82,7 +83,17 @@ class StreamView:
             owner: the opened recording.
         """
         chosen = _Rows() if raw else _Counted(source, None if superseded else attempts)
-        return cls(source, source.site, raw, chosen, attempts, process, progress, owner)
+        return cls(source, raw, chosen, attempts, process, progress, owner)
+
+    @property
+    def site(self) -> Site:
+        """The stream's site, with only the leaves selected. It is parsed when it is first asked for."""
+        return self.source.site if self.narrowed is None else self.narrowed
+
+    @property
+    def tap(self) -> str:
+        """The tap's name, for which the site of a sealed file need not be parsed."""
+        return tap_name(self.source)
 
     @property
     def rows(self) -> np.ndarray | None:
@@ -127,7 +138,7 @@ class StreamView:
         kept = [i for i, leaf in enumerate(self.site.leaves) if leaf.path == path]
         leaves = tuple(self.site.leaves[i] for i in kept)
         transforms = tuple(_of_leaves(t, kept) for t in self.site.transforms)
-        return dataclasses.replace(self, site=dataclasses.replace(self.site, leaves=leaves, transforms=transforms))
+        return dataclasses.replace(self, narrowed=dataclasses.replace(self.site, leaves=leaves, transforms=transforms))
 
     def index(self, start: int, stop: int) -> np.ndarray:
         """Returns rows of the index table."""
