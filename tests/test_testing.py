@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -14,7 +15,8 @@ import pytest
 
 import tracerec
 from tests.support import ROOT
-from tracerec.testing import assert_traces_equal, content_hash, golden, write_golden
+from tracerec.errors import ComparisonError
+from tracerec.testing import MissingGolden, assert_traces_equal, content_hash, golden, write_golden
 
 
 @jax.jit
@@ -84,6 +86,120 @@ def test_golden(tmp_path):
     assert str(path.with_name("step.new.h5")) in str(caught.value)
     assert str(caught.value).endswith("If it is right: make golden")
     assert not tracerec.compare(path, path.with_name("step.new.h5")).ok
+
+
+def test_golden_traces_of_several_processes(tmp_path):
+    """A file a process, compared as one trace; one file for all is refused, and the digest is that of all."""
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        for number in (0, 3):
+            run(tmp_path / folder / f"run.{number}.h5", 1.0 + number)
+    runs = str(tmp_path / "one/run.*.h5")
+    with pytest.raises(ComparisonError, match=r"is of 2 processes, each of which has a file: write to .*all\.\*\.h5"):
+        write_golden(runs, tmp_path / "all.h5")
+    assert not list(tmp_path.glob("all*"))
+    write_golden(runs, tmp_path / "all.*.h5")
+    assert sorted(path.name for path in tmp_path.glob("all*")) == ["all.0.h5", "all.3.h5"]
+    golden_traces = str(tmp_path / "all.*.h5")
+    assert_traces_equal(runs, golden_traces, exact=True)
+    assert content_hash(runs) == content_hash(tmp_path / "two/run.*.h5") == content_hash(golden_traces)
+    assert content_hash(runs) != content_hash(tmp_path / "one/run.0.h5")
+    write_golden(tmp_path / "two/run.3.h5", tmp_path / "alone.h5")
+    assert_traces_equal(tmp_path / "alone.h5", tmp_path / "all.3.h5", exact=True)
+    with pytest.raises(ComparisonError, match=r"whose name ends in .h5, not .*x\.arrow"):
+        write_golden(tmp_path / "two/run.3.h5", tmp_path / "x.arrow")
+    with (
+        pytest.raises(MissingGolden, match=r"no golden trace .*all\.h5; all\.0\.h5 is of a run of several processes"),
+        golden(tmp_path / "all.h5", update=False),
+    ):
+        program(jnp.arange(4.0), 0)
+
+
+def test_a_write_that_fails_leaves_the_golden_trace(tmp_path, monkeypatch):
+    """Whole, and nothing beside it."""
+    source = run(tmp_path / "a.h5")
+    write_golden(source, tmp_path / "golden.h5")
+    before = (tmp_path / "golden.h5").read_bytes()
+
+    def full(_, path, **__):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tracerec.formats.hdf5.seal.seal", full)
+    with pytest.raises(OSError, match="No space"):
+        write_golden(source, tmp_path / "golden.h5")
+    assert (tmp_path / "golden.h5").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.h5", "golden.h5"]
+
+
+DISTRIBUTED = """
+import sys
+import jax
+import numpy as np
+import tracerec
+from tracerec.testing import MissingGolden, golden
+
+def step(loss):
+    tracerec.tap(np.float32(loss + jax.process_index()), "loss", step=0)
+
+number, port = int(sys.argv[1]), sys.argv[2]
+with golden("step.h5", update=True):
+    # As late as a user's test would.
+    jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=number)
+    step(1)
+with golden("step.h5", update=False) as result:
+    step(1)
+assert result.comparison.ok
+try:
+    with golden("step.h5", update=False):
+        step(2)
+except AssertionError as error:
+    assert f"What was recorded is in step.new.{number}.h5." in str(error), error
+else:
+    raise SystemExit("equal")
+try:
+    with golden("other.h5", update=False):
+        step(1)
+except MissingGolden as error:
+    assert f"other.{number}.h5; other.h5 is of a run of one process" in str(error), error
+else:
+    raise SystemExit("found")
+jax.distributed.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_golden_traces_where_jax_is_distributed(tmp_path):
+    """Each process has its own, and none writes that of another."""
+    write_golden(run(tmp_path / "run.h5"), tmp_path / "other.h5")
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        port = str(found.getsockname()[1])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", DISTRIBUTED, str(number), port],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    try:
+        for each in started:
+            text, _ = each.communicate(timeout=120)
+            assert each.returncode == 0, text
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
+    there = {path.name for path in tmp_path.glob("step*")}
+    assert there == {"step.0.h5", "step.1.h5", "step.new.0.h5", "step.new.1.h5"}
+    with tracerec.open(tmp_path / "step.[01].h5") as trace:
+        assert trace.processes == (0, 1)
+        assert sorted(trace["loss"].to_numpy().tolist()) == [1, 2]
 
 
 def pytest_of(folder, *arguments, **variables):

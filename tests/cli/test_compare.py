@@ -12,6 +12,7 @@ from tests.cli.inside import inside
 from tests.cli.running import tracerec
 from tests.comparing.runs import Written, chain
 from tests.support import ROOT
+from tracerec import compare
 
 SCHEMA = json.loads((ROOT / "schemas/compare.schema.json").read_text())
 
@@ -71,6 +72,28 @@ def test_what_people_see(runs):
     assert [line.split()[0] for line in worst if " float32  (4,)" in line] == rows[::-1]
     assert inside("compare", runs["a"], runs["a"]).out.startswith("✓ equal: all 18 of 18")
     assert "float8_e5m2" in inside("compare", runs["a"], runs["a"], "--tolerances").out
+
+
+def test_a_narrow_terminal(runs):
+    """The table leaves columns out and says which; no sentence is broken; what a name is made of stays in its line."""
+    wide = inside("compare", runs["a"], runs["b"]).out.splitlines()
+    narrow = inside("compare", runs["a"], runs["b"], columns=60).out.splitlines()
+    assert narrow[0] == wide[0]
+    assert [line for line in wide if line.startswith("Tolerances")] == [x for x in narrow if x.startswith("Tolerances")]
+    start = next(number for number, line in enumerate(narrow) if line.startswith("tap "))
+    rows = narrow[start : start + 3]
+    assert all(len(line) <= 60 for line in rows)
+    assert [line.split()[0] for line in rows] == ["tap", "second", "evil\\x1b[2J"]
+    assert narrow[start + 3].startswith("Not shown for want of width: ")
+    assert "max ulp" in narrow[start + 3]
+    assert "max ulp" in wide[wide.index("First divergence: second step=3") + 1 :][10]
+
+
+def test_names_with_control_characters(runs):
+    """As text of the library, too."""
+    text = str(compare(runs["a"], runs["b"]))
+    assert "\x1b" not in text
+    assert "evil\\x1b[2J" in text
 
 
 def test_what_programs_read(runs, tmp_path):

@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.comparing import reference
+from tracerec.comparing import measures
+from tracerec.comparing.distances import lower_precision
 from tracerec.comparing.measures import cosine, measure, rel_l2, snr_db, value_of
 from tracerec.comparing.tolerances import Tolerance
 from tracerec.protocol import dtypes
@@ -100,6 +102,16 @@ def test_both_ways_are_the_same(pair):
     one, other = measure(a[None], b[None])[0], measure(b[None], a[None])[0]
     for name in ("differing", "bits", "max_abs", "max_rel", "max_ulp", "sum_abs", "nan"):
         assert close(float(one[name]), float(other[name])), name
+
+
+def test_the_lower_precision_of_two_is_the_same_either_way():
+    """Two of the same precision included, such as float8_e4m3 and float8_e4m3b11fnuz."""
+    floats = [dtypes.from_name(name) for name in dtypes.NAMES]
+    for one in floats:
+        for other in floats:
+            assert lower_precision(one, other) == lower_precision(other, one), (one, other)
+    like = dtypes.from_name("float8_e4m3"), dtypes.from_name("float8_e4m3b11fnuz")
+    assert lower_precision(*like) == like[0]
 
 
 @settings(max_examples=150, deadline=None)
@@ -248,3 +260,63 @@ def test_pieces_add_up_to_what_one_pass_finds():
             decibels = -20 * np.log10(relative)
         np.testing.assert_allclose(snr_db(rows)[touched], decibels[touched], rtol=1e-9)
         assert np.isinf(snr_db(rows)[~touched]).all()
+
+
+def long_rows(dtype, seed, size=70_001):
+    """Two rows a side: small and large differences, shared zeros, zeros of both signs, signs that change."""
+    rng = np.random.default_rng(seed)
+    a = rng.normal(size=(2, size)).astype(np.float32)
+    a[rng.random(a.shape) < 0.2] = 0
+    b = a.copy()
+    some = rng.random(a.shape) < 0.5
+    b[some] *= np.float32(1 + 1e-3)
+    crossing = rng.random(a.shape) < 1e-3
+    b[crossing] *= -1
+    a[:, 5], b[:, 5], b[:, 6] = 0.0, -0.0, -0.0
+    b[1, 1000:] = a[1, 1000:]
+    return a.astype(dtype), b.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "tolerance", [None, Tolerance(1e-5, 1e-7), Tolerance(0.0, 1e-4), Tolerance(2.0, 0.0), Tolerance(0.0, 0.0, 40)]
+)
+@pytest.mark.parametrize("special", [False, True])
+def test_long_rows_are_measured_as_any_others(monkeypatch, dtype, tolerance, special):
+    """The quick way and the plain one: every count, distance and place; sums but for their rounding."""
+    a, b = long_rows(dtypes.from_name(dtype), 3)
+    if special:
+        a[0, 66_000], b[0, 66_001], a[1, 9], b[1, 9] = np.nan, -np.inf, np.inf, np.inf
+    quick = measure(a, b, tolerance)
+    monkeypatch.setattr(measures, "fits", lambda *_: False)
+    plain = measure(a, b, tolerance)
+    for name in quick.dtype.names or ():
+        if name in {"sum_abs", "aa", "bb", "ab", "dd"}:
+            np.testing.assert_allclose(quick[name], plain[name], rtol=1e-11)
+        else:
+            assert (quick[name] == plain[name]).all(), name
+
+
+def test_of_equal_largest_differences_the_first_is_told():
+    """In a row of several pieces, the one with NaN measured apart, and up as well as down."""
+    a = np.zeros((1, 200_000), np.float32)
+    a += 1
+    b = a.copy()
+    b[0, [150_000, 70_000, 199_999]] = np.nextafter(np.float32(1), np.float32(2))
+    for special in (False, True):
+        if special:
+            a[0, 70_001] = b[0, 70_001] = np.nan
+        row = measure(a, b)[0]
+        assert (row["abs_at"], row["rel_at"], row["ulp_at"], row["max_ulp"]) == (70_000, 70_000, 70_000, 1)
+    b[0, 69_999] = 2 * a[0, 70_000] - b[0, 70_000]
+    assert measure(a, b)[0]["abs_at"] == 69_999
+
+
+def test_numbers_too_large_for_their_squares(monkeypatch):
+    """Differences of float64 that overflow are infinite without being special."""
+    a, b = np.full((1, 10_000), 1e308), np.full((1, 10_000), -1e308)
+    quick = measure(a, b)[0]
+    monkeypatch.setattr(measures, "fits", lambda *_: False)
+    plain = measure(a, b)[0]
+    for name in ("differing", "beyond", "max_abs", "max_ulp", "nan", "posinf", "abs_at", "sum_abs", "need_atol"):
+        assert quick[name] == plain[name], name

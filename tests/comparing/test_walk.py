@@ -249,21 +249,22 @@ def test_devices(written):
     assert (first.step, first.shard) == (1, 1)
 
 
+def sharded(array, parts):
+    """A stream of the shards of ``w``: of arrays ``(3, 8, 2)``, by their first axis."""
+    size = 8 // parts
+    local = dataclasses.replace(
+        site("w", columns=(STEP, Column("", "int64", (2,), role="offset"))),
+        leaves=(Leaf("", (size, 2), "float32", global_shape=(8, 2)),),
+    )
+    steps, devices = np.repeat(np.arange(3), parts), np.tile(np.arange(parts), 3)
+    pieces = array.reshape(3, parts, size, 2).reshape(-1, size, 2)
+    offsets = np.stack([devices * size, np.zeros_like(devices)], axis=1)
+    return make_stream(local, [pieces], numbers=[steps, offsets], device=devices, shard=devices, call=steps + 1)
+
+
 def test_sharding_does_not_matter(written):
     """Two, four and one shard of the same array are compared once they are put together."""
     whole = values(1, 3, (8, 2))[0]
-
-    def sharded(array, parts):
-        size = 8 // parts
-        local = dataclasses.replace(
-            site("w", columns=(STEP, Column("", "int64", (2,), role="offset"))),
-            leaves=(Leaf("", (size, 2), "float32", global_shape=(8, 2)),),
-        )
-        steps, devices = np.repeat(np.arange(3), parts), np.tile(np.arange(parts), 3)
-        pieces = array.reshape(3, parts, size, 2).reshape(-1, size, 2)
-        offsets = np.stack([devices * size, np.zeros_like(devices)], axis=1)
-        return make_stream(local, [pieces], numbers=[steps, offsets], device=devices, shard=devices, call=steps + 1)
-
     gathered = make_stream(site("w", (8, 2)), [whole], numbers=[np.arange(3)])
     runs = [written(sharded(whole, 2)), written(sharded(whole, 4)), written(gathered)]
     for a in runs:
@@ -318,6 +319,36 @@ def test_losses_are_listed_apart(written):
     assert compare(a, written(*chain(x), retired={"first": 5})).status == 3
 
 
+def test_losses_are_those_of_the_taps_compared(written):
+    """Not of one that is ignored; of one that was renamed under its new name."""
+    x = values()
+    a = written(*chain(x))
+    assert compare(a, written(*chain(x), dropped={"third": 2}), ignore="thi*").status == 0
+    new = ("first", "second", "last")
+    streams = chain(x)
+    half = make_stream(streams[2].site, [x[2, :6]], numbers=[np.arange(6)], arrival=np.arange(6) * 3 + 2)
+    found = compare(
+        written(*streams[:2], half, dropped={"third": 2}), written(*chain(x, new)), rename={"third": "last"}
+    )
+    assert [(each.what, each.tap, each.records) for each in found.unmatched] == [("dropped", "last", 2)]
+    assert found.status == 3
+
+
+def test_the_verdict_in_a_line(written):
+    """What is equal but for records in one run alone says so; noise is not called tolerance."""
+    x = values()
+    a = written(*chain(x))
+    text = compare(a, written(*chain(x[:2], ("first", "second")))).summary
+    assert text.startswith("different: all 16 of 16 compared are equal, but 8 records are in one run alone, ")
+    zeros = np.zeros((3, 2, 4), np.float32)
+    found = compare(written(*chain(zeros)), written(*chain(-zeros)))
+    assert found.summary.startswith("equal: 0 of 6 compared are equal, 6 equal in value, not in bits, ")
+    found = compare(a, written(*chain(x * np.float32(1 + 1e-6))))
+    assert found.summary.startswith("equal: 0 of 24 compared are equal, 24 within tolerance, ")
+    noisy = written(*chain(x * np.float32(1 + 1e-3)))
+    assert compare(a, noisy, noise=noisy).summary.startswith("equal: 0 of 24 compared are equal, 24 within noise, ")
+
+
 def test_noise_excuses_what_a_repeated_run_shows(written):
     """Within twice the spread nothing is a regression; beyond it, or where the noise run is silent, it is."""
     x = values(3, 8)
@@ -336,6 +367,106 @@ def test_noise_excuses_what_a_repeated_run_shows(written):
     far = near.copy()
     far[0, 3] += 1e-3
     assert compare(a, written(*chain(far)), noise=noise).first_divergence.record == "first step=3"
+
+
+def mesh_run(written, *, steps=3, size=8, lr=0.1, leaves=("['w']", "['b']")):
+    """A run of arrays on two devices, half on each, with a float kwarg; the last step's are half as large."""
+    streams = []
+    for length, some in ((size, np.arange(steps - 1)), (size // 2, np.array([steps - 1]))):
+        half = length // 2
+        columns = (STEP, Column("lr", "float64"), *(Column(p, "int64", (1,), role="offset") for p in leaves))
+        parts = tuple(Leaf(path, (half,), "float32", n, global_shape=(length,)) for n, path in enumerate(leaves))
+        number, device = np.repeat(some, 2), np.tile([0, 1], len(some))
+        pieces = (number[:, None] * 100 + device[:, None] * half + np.arange(half)).astype(np.float32)
+        numbers = [number, np.full(len(number), lr), *([device[:, None] * half] * len(leaves))]
+        local = site("p", columns=columns, leaves=parts)
+        arrival = number * 2 + device
+        streams.append(
+            make_stream(
+                local,
+                [pieces] * len(leaves),
+                numbers=numbers,
+                device=device,
+                shard=device,
+                call=number + 1,
+                arrival=arrival,
+            )
+        )
+    return written(*streams)
+
+
+def test_sharded_arrays_among_other_taps(written):
+    """Their places in the trace are larger than their number."""
+    others = chain(values(3, 40, (2,)))
+    x = values(1, 3, (8, 2))[0]
+
+    def whole():
+        return make_stream(
+            site("w", (8, 2)), [x], numbers=[np.arange(3)], arrival=200 + np.arange(3), call=[50, 51, 52]
+        )
+
+    def shards():
+        stream = sharded(x, 2)
+        stream.rows["arrival"] += 200
+        stream.rows["call"] += 49
+        return stream
+
+    for a in (whole, shards):
+        for b in (whole, shards):
+            found = compare(written(*others, a()), written(*others, b()))
+            assert (found.status, found.compared) == (0, 123), str(found)
+
+
+def test_sharded_arrays_of_several_shapes_leaves_and_kwargs(written):
+    """A last batch that is smaller, a leaf of one run alone, a float kwarg: as where nothing is sharded."""
+    a = mesh_run(written)
+    found = compare(a, mesh_run(written))
+    assert (found.status, found.compared, found.kinds["equal"]) == (0, 9, 9)
+    found = compare(a, mesh_run(written, lr=0.2))
+    assert (found.different, found.first_divergence.leaf, found.first_divergence.a) == (3, "kwargs.lr", 0.1)
+    found = compare(a, mesh_run(written, leaves=("['w']", "['bias']")))
+    assert (found.different, found.compared) == (0, 6)
+    whole = {(each.what, each.leaf) for each in found.unmatched}
+    assert whole == {("only in a", "['b']"), ("only in b", "['bias']")}
+    assert sum(each.records for each in found.unmatched) == 6
+    found = compare(a, mesh_run(written, size=16))
+    assert found.kinds["shape differs"] == 6
+
+
+def test_noise_of_sharded_arrays(written):
+    """Each of the three runs may be sharded in its own way; a firing that the noise run lacks excuses nothing."""
+    x = values(1, 3, (8, 2))[0]
+    wobble, near = x + np.float32(1e-3), x + np.float32(1.5e-3)
+
+    def plain(array, steps=3):
+        return make_stream(site("w", (8, 2)), [array[:steps]], numbers=[np.arange(steps)])
+
+    for a, b, noise in (
+        (sharded(x, 2), sharded(near, 2), sharded(wobble, 4)),
+        (sharded(x, 2), sharded(near, 4), plain(wobble)),
+        (plain(x), plain(near), sharded(wobble, 2)),
+    ):
+        paths = written(a), written(b), written(noise)
+        assert compare(*paths[:2]).different == 3
+        found = compare(*paths[:2], noise=paths[2])
+        assert (found.ok, found.kinds["within noise"]) == (True, 3), str(found)
+        assert not compare(*paths[:2], noise=paths[2], noise_factor=1.2).ok
+    shorter = written(plain(wobble, 2))
+    found = compare(written(sharded(x, 2)), written(sharded(near, 2)), noise=shorter)
+    assert (found.kinds["within noise"], found.first_divergence.step) == (2, 2)
+
+
+def test_noise_of_float_kwargs(written):
+    """They are compared like leaves, and excused like them."""
+
+    def run(scale):
+        lr = dataclasses.replace(site("x", (2,), columns=(STEP, Column("lr", "float64"))))
+        return written(make_stream(lr, [np.ones((3, 2))], numbers=[np.arange(3), np.arange(1, 4) * scale]))
+
+    a, b, noise = run(1.0), run(1 + 1e-3), run(1 + 0.8e-3)
+    assert compare(a, b).first_divergence.leaf == "kwargs.lr"
+    assert compare(a, b, noise=noise).kinds["within noise"] == 3
+    assert not compare(a, b, noise=noise, noise_factor=1.1).ok
 
 
 def test_several_leaves(written):

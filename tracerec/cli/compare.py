@@ -120,10 +120,16 @@ def _show(found: Comparison, sort: str, rows: int, terminal: Terminal) -> None:
 
     styles = {"equal": ("yes", "green"), "different": ("no", "bold red")}
     glyph, style = styles.get(found.verdict, ("no", "yellow"))
-    head, *rest = lines(found, "worst" if sort == "worst" else "order", rows)
-    terminal.print(Text(f"{getattr(terminal.glyphs, glyph)} {terminal.text(head)}", style=style))
+    width = terminal.console.width if terminal.limited else None
+    head, *rest = lines(found, "worst" if sort == "worst" else "order", rows, width)
+    _print(terminal, f"{getattr(terminal.glyphs, glyph)} {head}", style)
     for line in rest:
-        terminal.print(Text(terminal.text(line), style="bold" if line.startswith("First divergence") else ""))
+        _print(terminal, line, "bold" if line.startswith("First divergence") else "")
+
+
+def _print(terminal: Terminal, line: str, style: str) -> None:
+    """Prints one line, however narrow the terminal: a path or a number that is broken cannot be copied."""
+    terminal.console.print(Text(terminal.text(line), style=style), soft_wrap=True)
 
 
 def _tolerance(option: str, given: Sequence[str] | None) -> float | dict[str, float] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tracerec.comparing import pictures
-from tracerec.comparing.cells import DIFFERENT, DTYPE, KINDS, SHAPE
+from tracerec.comparing.cells import DIFFERENT, DTYPE, EQUAL, KINDS, SAME, SHAPE
 from tracerec.comparing.divergence import divergence, key_values, record_text
 from tracerec.comparing.growth import Growth
 from tracerec.comparing.unmatched import ALONE, NOT_COMPARABLE
@@ -176,10 +176,14 @@ class Comparison:
             more = " up to the first difference" if self.stopped else ""
             first = f"; first: {self._first.record}" if self._first else ""
             return f"different: {found}{more}, {runs}{first}"
-        exact = self.kinds[KINDS[0]]
-        within = "" if exact == self.compared else f", {self.compared - exact:,} within tolerance"
-        lines = f"{self.verdict}: all {exact:,} of {self.compared:,} compared are equal{within}, {runs}"
-        return lines.replace("all ", "", 1) if within else lines
+        kinds = self.kinds
+        equal = kinds.pop(KINDS[EQUAL])
+        every = "all " if equal == self.compared else ""
+        words = [f"{every}{equal:,} of {self.compared:,} compared are equal"]
+        words += [f"{count:,} {_IN_SUMMARY.get(kind, kind)}" for kind, count in kinds.items() if count]
+        alone = sum(each.records for each in self._unmatched if each.what in ALONE)
+        but = f", but {alone:,} record{'s are' if alone > 1 else ' is'} in one run alone" * bool(alone)
+        return f"{self.verdict}: {', '.join(words)}{but}, {runs}"
 
     def rows(self, sort: Literal["order", "worst"] = "order") -> list[dict[str, Any]]:
         """Returns one mapping a tap, leaf and transforms: how many records, how many differ, the worst measures.
@@ -298,6 +302,9 @@ class Comparison:
         occurrence = int(cell.pairs[number]["occurrence"])
         key = {**cell.static, **key_values(cell, cell.keys[number])}
         return record_text(cell.tap, cell.leaf, cell.transforms, key, occurrence)
+
+
+_IN_SUMMARY = {KINDS[SAME]: "equal in value, not in bits"}
 
 
 def _rank(row: dict[str, Any]) -> float:

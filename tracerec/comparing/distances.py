@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tracerec.comparing.ordinals import is_float, mantissa_bits, ordinals
@@ -73,7 +74,8 @@ def lower_precision(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any] | None:
         return a if a.itemsize <= b.itemsize else b
     if not (is_float(a) and is_float(b)):
         return None
-    return min(a, b, key=lambda dtype: (mantissa_bits(dtype), dtype.itemsize))
+    # Of two that are as precise, the one of larger range, in which more values have a place.
+    return min(a, b, key=lambda d: (mantissa_bits(d), d.itemsize, -float(ml_dtypes.finfo(d).max), d.name))
 
 
 def _is_wide(dtype: np.dtype[Any]) -> bool:

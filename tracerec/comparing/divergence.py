@@ -47,7 +47,7 @@ class Divergence:
         a: the value there in the first run.
         b: the value there in the second run.
         around: indices and values near the largest difference, of both runs.
-        row_a: its place in the first run's order of execution.
+        place: its place in the first run's order of execution.
     """
 
     tap: str
@@ -114,7 +114,8 @@ class Divergence:
                 f"  overall: cosine {found['cosine']:.9g}, SNR {measured(found['snr_db'])} dB, {found_share(found)}"
             )
             least = f"rtol {measured(found['need_rtol'])}, or atol {measured(found['need_atol'])}{_or(ulp)}"
-            out.append(f"  would pass with {least}")
+            cast = "" if self.dtypes[0] == self.dtypes[1] else " once the dtypes are accepted (cast)"
+            out.append(f"  would pass{cast} with {least}")
         if self.around:
             out.append(f"  {'index':<16} {'a':>24} {'b':>24}")
             for index, a, b in self.around:

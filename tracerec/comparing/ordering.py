@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 import weakref
 from functools import cached_property
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TraceIndex", "streams_of"]
 
-_ROWS = 1 << 16
+_AHEAD = 1 << 17
+"""Rows of a process that are read at once."""
 
 _IN_MEMORY = 16 << 20
 """Bytes of index rows held in memory; more are in a file that goes with the object."""
@@ -60,29 +60,28 @@ class TraceIndex:
 
     def rows(self, view: int) -> np.ndarray:
         """Returns the index rows of a view."""
-        return self._read(int(self._starts[view]), int(self._starts[view + 1]))
+        return self.read(int(self._starts[view]), int(self._starts[view + 1]))
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Returns index rows by number, counted over all views."""
+        self._file.seek(start * INDEX_DTYPE.itemsize)
+        return np.frombuffer(self._file.read((stop - start) * INDEX_DTYPE.itemsize), INDEX_DTYPE)
 
     def places(self, view: int) -> np.ndarray:
         """Returns the place of each record of a view in execution order: ``(records,)`` of int64."""
         return self._places[self._starts[view] : self._starts[view + 1]]
 
-    def _read(self, start: int, stop: int) -> np.ndarray:
-        self._file.seek(start * INDEX_DTYPE.itemsize)
-        return np.frombuffer(self._file.read((stop - start) * INDEX_DTYPE.itemsize), INDEX_DTYPE)
-
     @cached_property
     def _places(self) -> np.ndarray:
-        """Found from one stream a process, with all its records as they arrived: many streams take long to merge."""
+        """Found from one stream a process, its records as they arrived: merging thousands takes twice as long."""
         numbers: dict[int, list[np.ndarray]] = {}
-        for i, view in enumerate(self.views):
-            numbers.setdefault(view.process, []).append(np.arange(self._starts[i], self._starts[i + 1]))
-        # Mapped while they are put in order, and not longer: what is mapped counts as memory.
-        with tempfile.TemporaryFile() as file:
-            for start in range(0, len(self), _ROWS):
-                file.write(self._read(start, min(start + _ROWS, len(self))).tobytes())
-            file.flush()
-            table = np.memmap(file, INDEX_DTYPE, "r").view(np.ndarray) if len(self) else np.empty(0, INDEX_DTYPE)
-        processes = [_Arrived(table, np.concatenate(parts), process) for process, parts in numbers.items()]
+        for i, process in enumerate(self.processes.tolist()):
+            numbers.setdefault(process, []).append(np.arange(self._starts[i], self._starts[i + 1]))
+        arrival = np.empty(len(self), INDEX_DTYPE["arrival"])
+        for start in range(0, len(self), _AHEAD):
+            stop = min(start + _AHEAD, len(self))
+            arrival[start:stop] = self.read(start, stop)["arrival"]
+        processes = [_Arrived(self, np.concatenate(each), arrival, process) for process, each in numbers.items()]
         places = np.empty(len(self), np.int64)
         done = 0
         for batch in in_order(cast("list[StreamView]", processes)):
@@ -93,28 +92,46 @@ class TraceIndex:
         return places
 
 
-@dataclasses.dataclass(eq=False)
 class _Arrived:
     """All records of a process as they arrived: what `in_order` needs of a view.
 
-    Attributes:
-        table: index rows.
-        numbers: which of them are the process's, made to ascend by arrival.
+    Args:
+        rows: the rows of the trace.
+        numbers: which of them are the process's.
+        arrival: the arrival of every row of the trace.
         process: the process's number.
+
+    Attributes:
+        numbers: those given, made to ascend by arrival.
+        process: as given.
         ranks: as `StreamView.ranks`.
     """
 
-    table: np.ndarray
-    numbers: np.ndarray
-    process: int
     ranks: np.ndarray | None = None
 
-    def __post_init__(self) -> None:
-        self.numbers = self.numbers[np.argsort(self.table["arrival"][self.numbers], kind="stable")]
+    def __init__(self, rows: TraceIndex, numbers: np.ndarray, arrival: np.ndarray, process: int) -> None:
+        self.numbers = numbers[np.argsort(arrival[numbers], kind="stable")]
+        self.process = process
+        self._all = rows
+        self._start, self._rows = 0, np.empty(0, INDEX_DTYPE)
 
     @property
     def records(self) -> int:
         return len(self.numbers)
 
     def index(self, start: int, stop: int) -> np.ndarray:
-        return self.table[self.numbers[start:stop]]
+        if not self._start <= start <= stop <= self._start + len(self._rows):
+            self._start, self._rows = start, self._read(self.numbers[start : max(stop, start + _AHEAD)])
+        return self._rows[start - self._start : stop - self._start]
+
+    def _read(self, numbers: np.ndarray) -> np.ndarray:
+        # A stream's rows mostly lie in the file as they arrived, so that there are a few runs of them to read.
+        order = np.argsort(numbers, kind="stable")
+        ascending = numbers[order]
+        ends = np.append(np.flatnonzero(np.diff(ascending) != 1) + 1, len(ascending))
+        out = np.empty(len(numbers), INDEX_DTYPE)
+        start = 0
+        for stop in ends.tolist() if len(numbers) else ():
+            out[order[start:stop]] = self._all.read(int(ascending[start]), int(ascending[stop - 1]) + 1)
+            start = stop
+        return out

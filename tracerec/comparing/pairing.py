@@ -14,7 +14,7 @@ from tracerec.comparing.cells import PAIR, Cell, Counts
 from tracerec.comparing.distances import lower_precision
 from tracerec.comparing.ordering import TraceIndex, streams_of
 from tracerec.comparing.ordinals import is_float
-from tracerec.comparing.reading import ColumnSide, LeafSide, WholeSide
+from tracerec.comparing.reading import ColumnSide, LeafSide, Whole, WholeColumnSide, WholeSide
 from tracerec.comparing.renaming import ignored, nearest_name
 from tracerec.errors import ComparisonError, SelectionError
 from tracerec.model import NO_SHARD
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from tracerec.comparing.tolerances import Tolerances
     from tracerec.model import Site
     from tracerec.trace import Trace
+    from tracerec.trace.shards import Firings
+    from tracerec.trace.view import StreamView
 
-__all__ = ["Options", "Pairing", "Run"]
+__all__ = ["Options", "Pairing", "Run", "wholes"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
@@ -69,28 +71,58 @@ class Run:
 
     def __init__(self, trace: Trace, options: Options, *, renamed: bool) -> None:
         self.trace = trace
-        new = options.renaming.new if renamed else str
+        self._new, self._ignore = options.renaming.new if renamed else str, options.ignore
         if renamed:
             options.renaming.check(trace, trace.path)
-        names = {name: new(name) for name in trace}
-        views = [
-            view
-            for view in streams_of(trace)
-            if not (ignored(view.site.name, options.ignore) or ignored(names[view.site.name], options.ignore))
-        ]
-        self.index = TraceIndex(views)
+        names = {name: self.name_of(name) for name in trace}
+        self.index = TraceIndex([view for view in streams_of(trace) if names[view.site.name] is not None])
         self.groups: dict[Group, list[int]] = {}
-        for number, view in enumerate(views):
-            if view.records:
-                self.groups.setdefault(group_of(view.site, names[view.site.name], options.key), []).append(number)
+        for number, view in enumerate(self.index.views):
+            name = names[view.site.name]
+            if view.records and name is not None:
+                self.groups.setdefault(group_of(view.site, name, options.key), []).append(number)
+
+    def name_of(self, tap: str) -> str | None:
+        """Returns the name that one of its taps has in the second run; None: it is to be left out."""
+        new = self._new(tap)
+        return None if ignored(tap, self._ignore) or ignored(new, self._ignore) else new
 
     def sites(self, group: Group) -> list[Site]:
         """Returns the sites of a group."""
-        return [self.index.views[number].site for number in self.groups[group]]
+        return [self.index.views[number].site for number in self.groups.get(group, ())]
 
     def series(self, group: Group) -> Series:
         """Returns the records of a group."""
         return Series(self.index, self.groups[group], group)
+
+
+def wholes(run: Run, group: Group, series: Series) -> tuple[list[StreamView], Firings, Series]:
+    """Returns the records of a group put together from shards.
+
+    Args:
+        run: the run.
+        group: the group.
+        series: its records in the run.
+
+    Returns:
+        The group's views, their firings, and the first record of each firing, which stands for it.
+
+    Raises:
+        SelectionError: nothing tells which records of several processes belong together.
+    """
+    views = [run.index.views[number] for number in run.groups[group]]
+    starts = np.concatenate([[0], np.cumsum([view.records for view in views])])
+    # Places among the records of the group, not of the trace.
+    places = np.concatenate([run.index.places(number) for number in run.groups[group]])
+    ranks = np.empty(len(places), np.int64)
+    ranks[np.argsort(places, kind="stable")] = np.arange(len(places))
+    rows = firings(views, np.split(ranks, starts[1:-1]))
+    heads = rows.starts[:-1]
+    firsts = series.take(starts[rows.stream[heads]] + rows.number[heads])
+    # A whole array is of no device.
+    firsts.rows = firsts.rows.copy()
+    firsts.rows["device"], firsts.rows["shard"] = 0, NO_SHARD
+    return views, rows, firsts
 
 
 class Pairing:
@@ -100,6 +132,7 @@ class Pairing:
         a: the first run.
         b: the second run.
         options: what was asked for.
+        noise: the noise run, if there is one.
 
     Attributes:
         unmatched: what has no partner, as far as the cells were asked for.
@@ -108,8 +141,9 @@ class Pairing:
         ComparisonError: no tap has one of the kwargs to match by.
     """
 
-    def __init__(self, a: Run, b: Run, options: Options) -> None:
+    def __init__(self, a: Run, b: Run, options: Options, noise: Run | None = None) -> None:
         self._runs = (a, b)
+        self._all = (a, b) if noise is None else (a, b, noise)
         self._options = options
         self.unmatched: list[lists.Unmatched] = []
         self._check_key()
@@ -146,7 +180,7 @@ class Pairing:
         """Yields each cell of a group with its pairs and their keys; lists what has no partner."""
         a, b = self._runs[0].series(group), self._runs[1].series(group)
         sharded = any(
-            leaf.global_shape is not None for run in self._runs[:2] for site in run.sites(group) for leaf in site.leaves
+            leaf.global_shape is not None for run in self._all for site in run.sites(group) for leaf in site.leaves
         )
         if sharded:
             yield from self._assembled(group, a, b)
@@ -162,48 +196,58 @@ class Pairing:
     def _sides(self, group: Group, a: Any, b: Any, count: int) -> Iterator[tuple[str, tuple[Side, Side]]]:
         """Yields the leaves and float kwargs that two streams have in common; lists the others."""
         names = [{leaf.path: number for number, leaf in enumerate(view.site.leaves)} for view in (a, b)]
-        for path, number in names[0].items():
-            if path in names[1]:
-                yield path, (LeafSide(a, number), LeafSide(b, names[1][path]))
-        for mine, other, side in ((names[0], names[1], "a"), (names[1], names[0], "b")):
+        for path in self._common(group, names[0], names[1], count):
+            yield path, (LeafSide(a, names[0][path]), LeafSide(b, names[1][path]))
+        columns = [self._columns(group, view.site) for view in (a, b)]
+        for name, number in columns[0].items():
+            if name in columns[1]:
+                yield f"kwargs.{name}", (ColumnSide(a, number), ColumnSide(b, columns[1][name]))
+
+    def _common(self, group: Group, a: Mapping[str, int], b: Mapping[str, int], count: int) -> Iterator[str]:
+        """Yields the paths of the leaves that both have; lists the others."""
+        yield from (path for path in a if path in b)
+        for mine, other, side in ((a, b, "a"), (b, a, "b")):
             for path in mine:
                 if path not in other:
                     near = nearest_name(path, [p for p in other if p not in mine])
                     self.unmatched.append(lists.only(side, group, path, count, near))
+
+    def _columns(self, group: Group, site: Site) -> dict[str, int]:
+        """Returns the kwargs that are compared: those that records are not matched by."""
         matched = {name for name, _, _ in group.keys}
-        columns = [
-            {c.name: n for n, c in enumerate(view.site.columns) if c.role is None and c.name not in matched}
-            for view in (a, b)
-        ]
-        for name, number in columns[0].items():
-            if name in columns[1] and self._options.key is None:
-                yield f"kwargs.{name}", (ColumnSide(a, number), ColumnSide(b, columns[1][name]))
+        if self._options.key is not None:
+            return {}
+        return {c.name: n for n, c in enumerate(site.columns) if c.role is None and c.name not in matched}
+
+    def _whole_sides(
+        self, group: Group, wholes: tuple[Whole, Whole], count: int
+    ) -> Iterator[tuple[str, tuple[Side, Side]]]:
+        """Yields as `_sides` does, of arrays that are put together from shards."""
+        a, b = wholes
+        names = [{leaf.path: number for number, leaf in enumerate(whole.site.leaves)} for whole in wholes]
+        for path in self._common(group, names[0], names[1], count):
+            yield path, (WholeSide(a, path), WholeSide(b, path))
+        for name in self._columns(group, a.site):
+            if name in self._columns(group, b.site):
+                yield f"kwargs.{name}", (WholeColumnSide(a, name), WholeColumnSide(b, name))
 
     def _assembled(self, group: Group, a: Series, b: Series) -> Iterator[tuple[Cell, np.ndarray, np.ndarray]]:
-        sides: list[tuple[list[Any], Any, Series]] = []
-        for run, series in ((self._runs[0], a), (self._runs[1], b)):
-            views = [run.index.views[number] for number in run.groups[group]]
-            try:
-                rows = firings(views, [run.index.places(number) for number in run.groups[group]])
-            except SelectionError as error:
-                self.unmatched.append(lists.not_comparable(group, "", len(series), str(error)))
-                return
-            starts = np.concatenate([[0], np.cumsum([view.records for view in views])])
-            heads = rows.starts[:-1]
-            firsts = series.take(starts[rows.stream[heads]] + rows.number[heads])
-            # A whole array is of no device.
-            firsts.rows = firsts.rows.copy()
-            firsts.rows["device"], firsts.rows["shard"] = 0, NO_SHARD
-            sides.append((views, rows, firsts))
-        (views_a, rows_a, one), (views_b, rows_b, other) = sides
+        try:
+            views_a, rows_a, one = wholes(self._runs[0], group, a)
+            views_b, rows_b, other = wholes(self._runs[1], group, b)
+        except SelectionError as error:
+            self.unmatched.append(lists.not_comparable(group, "", max(len(a), len(b)), str(error)))
+            return
         numbers_a, numbers_b, occurrence = align(one, other)
         self.unmatched += lists.alone(group, one, other, numbers_a, numbers_b)
         pairs = _pairs(one, other, numbers_a, numbers_b, occurrence)
         pairs["number_a"], pairs["number_b"] = numbers_a, numbers_b
-        for leaf in views_a[0].site.leaves:
-            if leaf.path in {each.path for each in views_b[0].site.leaves}:
-                whole = WholeSide(views_a, rows_a, leaf.path), WholeSide(views_b, rows_b, leaf.path)
-                yield self._cell(group, views_a[0].site, leaf.path, whole), pairs.copy(), one.keys[numbers_a]
+        firsts = (rows_a.stream[rows_a.starts[:-1]][numbers_a], rows_b.stream[rows_b.starts[:-1]][numbers_b])
+        for (first_a, first_b), mine in _by_streams(*firsts):
+            sides = (Whole(views_a, rows_a, first_a), Whole(views_b, rows_b, first_b))
+            for leaf, whole in self._whole_sides(group, sides, len(mine)):
+                site = views_a[first_a].site
+                yield self._cell(group, site, leaf, whole), pairs[mine], one.keys[numbers_a[mine]]
 
     def _cell(self, group: Group, site: Site, leaf: str, sides: tuple[Side, Side]) -> Cell:
         a, b = sides

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,10 +18,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tracerec.formats.contract import StreamSource
-    from tracerec.model import Column, Leaf
+    from tracerec.model import Column, Leaf, Record, Site
     from tracerec.trace.view import StreamView
 
-__all__ = ["ColumnSide", "LeafSide", "NotComparable", "Side", "WholeSide", "blocks", "raw_chunks"]
+__all__ = [
+    "ColumnSide",
+    "LeafSide",
+    "NotComparable",
+    "Side",
+    "Whole",
+    "WholeColumnSide",
+    "WholeSide",
+    "blocks",
+    "raw_chunks",
+]
 
 
 class NotComparable(Exception):
@@ -84,38 +95,93 @@ class ColumnSide:
         return picked.column(self.number, 0, len(back))[back], None
 
 
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Whole:
+    """Records that are put together from shards.
+
+    Attributes:
+        views: their streams.
+        firings: the records that belong together, by stream.
+        first: the number of the stream of which the first record of each firing meant is.
+    """
+
+    views: Sequence[StreamView]
+    firings: shards.Firings
+    first: int
+
+    @property
+    def site(self) -> Site:
+        """The site of the first records."""
+        return self.views[self.first].site
+
+    def one(self, number: int) -> tuple[list[StreamView], shards.Firings]:
+        """Returns one firing, and the streams that have records of it."""
+        rows = self.firings
+        span = slice(int(rows.starts[number]), int(rows.starts[number + 1]))
+        streams, stream = np.unique(rows.stream[span], return_inverse=True)
+        starts = np.array([0, len(stream)])
+        found = shards.Firings(stream.reshape(-1), rows.number[span], rows.place[span], starts, rows.shard[span])
+        return [self.views[each] for each in streams.tolist()], found
+
+
 class WholeSide:
     """A leaf put together from the shards of a firing; see `Side`. Numbers are firings."""
 
-    def __init__(self, views: Sequence[StreamView], firings: shards.Firings, path: str) -> None:
-        self._views, self._firings = [view.with_leaf(path) for view in views], firings
-        site = shards.whole_site(self._views[0].site)
+    def __init__(self, whole: Whole, path: str) -> None:
+        self._whole, self._path = whole, path
+        view = whole.views[whole.first].with_leaf(path)
+        site = shards.whole_site(view.site)
         leaf = site.leaves[0]
         self.shape, self.dtype, self.key_impl = leaf.shape, dtypes.from_name(leaf.dtype), leaf.key_impl
-        self.unknown = site.lanes_may_be_invalid and not views[0].raw
+        self.unknown = site.lanes_may_be_invalid and not view.raw
 
     def read(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Returns whole arrays by firing; raises NotComparable where a shard is missing or copies disagree."""
         out = np.empty((len(numbers), *self.shape), self.dtype)
         valid: list[np.ndarray] = []
         for place, number in enumerate(numbers.tolist()):
-            try:
-                ((record, array),) = shards.assembled(self._views, self._one(number), record_tap(self._views[0]))
-            except (SelectionError, TraceError) as error:
-                raise NotComparable(str(error)) from error
-            out[place] = array
+            views, firing = self._whole.one(number)
+            record, out[place] = self._assembled(views, firing)
             lanes = LeafLanes(shards.whole_site(record.site), 0)
-            if lanes.partial and not self._views[0].raw:
+            if lanes.partial and not views[0].raw:
                 found = lanes.valid(columns_of(record))
                 valid.append(np.broadcast_to(True if found is None else found, (1, *self.shape)))
         return out, np.concatenate(valid) if valid else None
 
-    def _one(self, number: int) -> shards.Firings:
-        rows = self._firings
-        start, stop = int(rows.starts[number]), int(rows.starts[number + 1])
-        span = slice(start, stop)
-        starts = np.array([0, stop - start])
-        return shards.Firings(rows.stream[span], rows.number[span], rows.place[span], starts, rows.shard[span])
+    def _assembled(self, views: Sequence[StreamView], firing: shards.Firings) -> tuple[Record, np.ndarray]:
+        name = record_tap(views[0])
+        if any(self._path not in [leaf.path for leaf in view.site.leaves] for view in views):
+            message = f"the shards of tap {name!r} do not all have the leaf {self._path}"
+            raise NotComparable(message)
+        if len(_dtypes(views, self._path)) > 1:
+            message = f"the shards of tap {name!r} are of arrays of different shapes or dtypes"
+            raise NotComparable(message)
+        try:
+            ((record, array),) = shards.assembled([view.with_leaf(self._path) for view in views], firing, name)
+        except (SelectionError, TraceError) as error:
+            raise NotComparable(str(error)) from error
+        return record, array
+
+
+class WholeColumnSide:
+    """A float kwarg of arrays that are put together from shards; see `Side`. Numbers are firings."""
+
+    def __init__(self, whole: Whole, name: str) -> None:
+        self._whole = whole
+        names = [column.name if column.role is None else None for column in whole.site.columns]
+        self._side = ColumnSide(whole.views[whole.first], names.index(name))
+        self.shape, self.dtype, self.key_impl = self._side.shape, self._side.dtype, self._side.key_impl
+        self.unknown = self._side.unknown
+
+    def read(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Returns values by firing, those of its first record; see `Side.read`."""
+        rows = self._whole.firings
+        return self._side.read(rows.number[rows.starts[numbers]])
+
+
+def _dtypes(views: Sequence[StreamView], path: str) -> set[tuple[str, str | None, tuple[int, ...]]]:
+    found = (leaf for view in views for leaf in view.site.leaves if leaf.path == path)
+    return {(leaf.dtype, leaf.key_impl, shards.whole_shape(leaf)) for leaf in found}
 
 
 def record_tap(view: StreamView) -> str:
@@ -176,10 +242,13 @@ class RawChunks:
 
 _PATIENCE, _AGAIN = 2, 16
 
+_WORTH = 1 << 16
+"""Bytes of a leaf from which on its chunks are compared as they lie in the files; fewer are decoded in less time."""
+
 
 def raw_chunks(a: Side, b: Side, numbers_a: np.ndarray, numbers_b: np.ndarray) -> RawChunks | None:
     """Returns the chunks of two leaves, if both lie in sealed HDF5 files, alike, and pairs are of the same rows."""
-    if not (isinstance(a, LeafSide) and isinstance(b, LeafSide)) or not _alike(a, b):
+    if not (isinstance(a, LeafSide) and isinstance(b, LeafSide)) or not _alike(a, b, len(numbers_a)):
         return None
     if not (np.array_equal(numbers_a, numbers_b) and _contiguous(numbers_a) and numbers_a[0] == 0):
         return None
@@ -200,8 +269,10 @@ def raw_chunks(a: Side, b: Side, numbers_a: np.ndarray, numbers_b: np.ndarray) -
     return RawChunks(one, other, places[0], grid, shape)
 
 
-def _alike(a: LeafSide, b: LeafSide) -> bool:
-    """Returns whether all rows and elements of two leaves of one dtype and shape count."""
+def _alike(a: LeafSide, b: LeafSide, records: int) -> bool:
+    """Returns whether two leaves are of one dtype and shape, large, and all their rows and elements count."""
+    if records * int(np.prod(a.shape, dtype=np.int64)) * a.dtype.itemsize < _WORTH:
+        return False
     whole = all(side.view.rows is None and side.view.valid(side.number, 0, 1) is None for side in (a, b))
     return whole and a.dtype == b.dtype and a.shape == b.shape
 

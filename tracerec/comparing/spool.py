@@ -12,7 +12,7 @@ import numpy as np
 
 __all__ = ["Handle", "Spool"]
 
-_IN_MEMORY = 32 << 20
+_IN_MEMORY = 8 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ class StableSource:
 
     Args:
         trace: the trace; it is not closed with this.
+        process: the number of the process whose records count; None: the only one.
+        number: the number that the process has among those of the run, which tells their golden traces apart.
 
     Attributes:
         path: the trace's path.
@@ -41,8 +43,8 @@ class StableSource:
         ComparisonError: the trace is of several processes, whose order the clock alone tells.
     """
 
-    def __init__(self, trace: Trace) -> None:
-        views = [view for view in streams_of(trace) if view.records]
+    def __init__(self, trace: Trace, process: int | None = None, *, number: int = 0) -> None:
+        views = [view for view in streams_of(trace) if view.records and process in (None, view.process)]
         if len({view.process for view in views}) > 1:
             message = f"{trace.path} is of several processes: what order their records have changes from run to run"
             raise ComparisonError(message)
@@ -55,9 +57,9 @@ class StableSource:
         parts = np.split(stable, ends[:-1]) if views else []
         streams = [_Stream(view, part) for view, part in zip(views, parts, strict=True)]
         self.streams: Sequence[_Stream] = sorted(streams, key=lambda stream: stream.first)
-        info = trace.info
+        info = trace.info if process is None else trace.info.processes[trace.processes.index(process)]
         self.info = RunInfo(
-            run_id="0" * 32,
+            run_id=f"{number:032x}",
             started=0,
             ended=0,
             records=len(rows),

@@ -16,20 +16,27 @@ __all__ = ["HEADINGS", "cells_of", "lines"]
 HEADINGS = ("tap", "dtype", "shape", "differ", "max abs", "max rel", "max ulp", "passes with rtol", "first")
 
 
-def lines(comparison: Comparison, sort: Literal["order", "worst"] = "order", most: int = 40) -> Iterator[str]:
-    """Yields the text, line by line.
+def lines(
+    comparison: Comparison, sort: Literal["order", "worst"] = "order", most: int = 40, width: int | None = None
+) -> Iterator[str]:
+    """Yields the text, line by line, without control characters.
 
     Args:
         comparison: the comparison.
         sort: the order of the table, as in `Comparison.rows`.
         most: how many rows the table has, and how many lines the list of what did not match.
+        width: how many characters the table's rows may have: columns that do not fit are left out; None: any number.
     """
+    yield from map(_safe, _lines(comparison, sort, most, width))
+
+
+def _lines(comparison: Comparison, sort: Literal["order", "worst"], most: int, width: int | None) -> Iterator[str]:
     yield comparison.summary
     yield from _divergences(comparison)
     rows = [row for row in comparison.rows(sort) if row["different"]]
     if rows:
         yield ""
-        yield from _table([HEADINGS, *(cells_of(row) for row in rows[:most])])
+        yield from _table([HEADINGS, *(tuple(map(_safe, cells_of(row))) for row in rows[:most])], width)
         if len(rows) > most:
             yield f"and {len(rows) - most:,} more"
     if comparison.unmatched:
@@ -76,7 +83,27 @@ def _divergences(comparison: Comparison) -> Iterator[str]:
         yield f"Values differ from here on: {culprit.record}: largest difference {measured(apart)}, within tolerance"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+_LEAST = ("max ulp", "shape", "max rel", "dtype", "passes with rtol", "first", "max abs")
+"""The columns that are left out where the width does not do, the first first."""
+
+
+def _table(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
+    widths = {name: max(len(row[column]) for row in rows) for column, name in enumerate(HEADINGS)}
+    full = sum(widths.values()) + 2 * len(widths) - 2
+    hidden: list[str] = []
+    while width is not None and len(hidden) < len(_LEAST) and sum(widths.values()) + 2 * len(widths) - 2 > width:
+        hidden.append(_LEAST[len(hidden)])
+        del widths[hidden[-1]]
     for row in rows:
-        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        shown = zip(HEADINGS, row, strict=True)
+        yield "  ".join(text.ljust(widths[name]) for name, text in shown if name in widths).rstrip()
+    if hidden:
+        left_out = ", ".join(name for name in HEADINGS if name in hidden)
+        yield f"Not shown for want of width: {left_out} ({full} columns show all)."
+
+
+def _safe(text: str) -> str:
+    """Returns text in which no name from a trace can move a cursor, or make a line of its own."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tracerec.comparing.alignment import Group, Series
     from tracerec.comparing.cells import Cell
-    from tracerec.formats.contract import RunInfo
+    from tracerec.comparing.pairing import Run
 
 __all__ = [
     "ALONE",
@@ -113,13 +113,13 @@ def unreadable(cells: Sequence[Cell]) -> list[Unmatched]:
     return out
 
 
-def with_losses(found: Sequence[Unmatched], a: RunInfo, b: RunInfo) -> list[Unmatched]:
+def with_losses(found: Sequence[Unmatched], a: Run, b: Run) -> list[Unmatched]:
     """Returns a list with what each run lost itself; what one run has alone since the other lost it says so.
 
     Args:
         found: the list.
-        a: what is known of the first run.
-        b: what is known of the second run.
+        a: the first run.
+        b: the second run.
     """
     lost = {"a": _losses(a), "b": _losses(b)}
     out: list[Unmatched] = []
@@ -144,7 +144,9 @@ def with_losses(found: Sequence[Unmatched], a: RunInfo, b: RunInfo) -> list[Unma
 _LANES = "lanes that never took the tap's branch may be in them, and nothing says which (tap with where=)"
 
 
-def _losses(info: RunInfo) -> dict[str, dict[str, int]]:
+def _losses(run: Run) -> dict[str, dict[str, int]]:
+    """Returns what a run lost of the taps that are compared, by the names that they have in the second run."""
+    info = run.trace.info
     out: dict[str, dict[str, int]] = {}
     counts: dict[str, Mapping[str, int]] = {
         "dropped": info.dropped,
@@ -153,8 +155,10 @@ def _losses(info: RunInfo) -> dict[str, dict[str, int]]:
     }
     for what, taps in counts.items():
         for tap, count in taps.items():
-            if count:
-                out.setdefault(tap, {})[what] = count
+            name = run.name_of(tap)
+            if count and name is not None:
+                kinds = out.setdefault(name, {})
+                kinds[what] = kinds.get(what, 0) + count
     return out
 
 

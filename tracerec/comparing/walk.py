@@ -121,11 +121,12 @@ class _Walk:
     def __init__(self, options: Options, traces: Sequence[Trace]) -> None:
         self._options = options
         runs = [Run(trace, options, renamed=number != 1) for number, trace in enumerate(traces)]
-        self._a, self._b = runs[:2]
-        self._pairing = Pairing(self._a, self._b, options)
+        self._a, self._b, *others = runs
+        noise = others[0] if others else None
+        self._pairing = Pairing(self._a, self._b, options, noise)
         self._spool = Spool()
         self._comparer = Comparer(cast=options.cast, noise_factor=options.noise_factor)
-        self._noise = Noise(self._a, runs[2], self._comparer) if len(runs) > 2 else None  # noqa: PLR2004 - a, b, noise
+        self._noise = None if noise is None else Noise(self._a, noise, self._comparer)
 
     def run(self, missing: Missing, *, first: bool) -> Comparison:
         work = self._pairing.cells()
@@ -136,7 +137,7 @@ class _Walk:
         return Comparison(
             Runs(a.path, b.path, len(self._a.index), len(self._b.index), notes),
             cells,
-            lists.with_losses(unmatched, a.info, b.info),
+            lists.with_losses(unmatched, self._a, self._b),
             missing,
             self._options.tolerances,
             stopped=first and any(cell.counts.first_different for cell in cells),

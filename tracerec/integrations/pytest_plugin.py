@@ -12,15 +12,15 @@ compares what the block records with the golden trace ``step.h5`` beside the tes
 
 from __future__ import annotations
 
-import os
+import contextlib
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    import contextlib
-    from collections.abc import Callable
-    from pathlib import Path
+    import os
+    from collections.abc import Callable, Generator
 
     from tracerec.testing import GoldenResult
 
@@ -41,28 +41,23 @@ def trace_golden(request: pytest.FixtureRequest) -> Callable[..., contextlib.Abs
     """Returns a function: ``trace_golden(path, **options)`` is a context that compares with a golden trace.
 
     The path is relative to the test's file. The options are those of `tracerec.compare`. A test fails where the run
-    differs, and where there is no golden trace yet; the message then has the command that makes it.
+    differs, and where there is no golden trace yet; the message then has the command that makes it. Where JAX runs in
+    several processes each has a golden trace of its own, see `tracerec.testing.golden`.
     """
     update = bool(request.config.getoption(_OPTION))
     folder = request.path.parent
-    command = f"pytest {_OPTION} {_shown(request)!r}"
+    command = f"pytest {_OPTION} {shlex.quote(request.node.nodeid)}"
 
-    def context(path: str | os.PathLike[str], **options: Any) -> contextlib.AbstractContextManager[GoldenResult]:
+    @contextlib.contextmanager
+    def context(path: str | os.PathLike[str], **options: Any) -> Generator[GoldenResult]:
         # Here, so that pytest starts no slower for those who do not use the fixture.
-        from tracerec.testing import golden
+        from tracerec.testing import MissingGolden, golden
 
         __tracebackhide__ = True
-        target = folder / path
-        if not update and not target.exists():
-            pytest.fail(f"there is no golden trace {_relative(target)}; make it with: {command}", pytrace=False)
-        return golden(target, update=update, command=command, **options)
+        try:
+            with golden(folder / path, update=update, command=command, **options) as result:
+                yield result
+        except MissingGolden as error:
+            pytest.fail(str(error), pytrace=False)
 
     return context
-
-
-def _shown(request: pytest.FixtureRequest) -> str:
-    return request.node.nodeid
-
-
-def _relative(path: Path) -> str:
-    return os.path.relpath(path)
