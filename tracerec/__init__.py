@@ -13,11 +13,15 @@ from tracerec._version import __version__ as __version__
 if TYPE_CHECKING:
     from tracerec import consumers as consumers
     from tracerec import errors as errors
+    from tracerec import keeping as keeping
     from tracerec.comparing import Comparison as Comparison
     from tracerec.comparing import compare as compare
+    from tracerec.controlling import control as control
     from tracerec.errors import TracerecError as TracerecError
     from tracerec.exporting import Exported as Exported
     from tracerec.exporting import export as export
+    from tracerec.merging import Merge as Merge
+    from tracerec.merging import merge as merge
     from tracerec.model import Leaf as Leaf
     from tracerec.model import Record as Record
     from tracerec.model import Site as Site
@@ -29,9 +33,12 @@ if TYPE_CHECKING:
     from tracerec.recording import record as record
     from tracerec.repairing import Repair as Repair
     from tracerec.repairing import repair as repair
+    from tracerec.tapping import above as above
+    from tracerec.tapping import changed as changed
     from tracerec.tapping import disabled as disabled
     from tracerec.tapping import id_print as id_print
     from tracerec.tapping import id_tap as id_tap
+    from tracerec.tapping import nonfinite as nonfinite
     from tracerec.tapping import scope as scope
     from tracerec.tapping import tap as tap
     from tracerec.trace import Tap as Tap
@@ -44,6 +51,7 @@ __all__ = [
     "Comparison",
     "Exported",
     "Leaf",
+    "Merge",
     "Record",
     "Recording",
     "RecordingSummary",
@@ -54,14 +62,20 @@ __all__ = [
     "TracerecError",
     "Transform",
     "Verification",
+    "above",
     "barrier_wait",
+    "changed",
     "compare",
     "consumers",
+    "control",
     "disabled",
     "errors",
     "export",
     "id_print",
     "id_tap",
+    "keeping",
+    "merge",
+    "nonfinite",
     "open",
     "outfeed_receiver",
     "record",
@@ -75,6 +89,7 @@ _HOMES = {
     "Comparison": "tracerec.comparing",
     "Exported": "tracerec.exporting",
     "Leaf": "tracerec.model",
+    "Merge": "tracerec.merging",
     "Record": "tracerec.model",
     "Recording": "tracerec.recording",
     "RecordingSummary": "tracerec.recording",
@@ -85,12 +100,17 @@ _HOMES = {
     "TracerecError": "tracerec.errors",
     "Transform": "tracerec.model",
     "Verification": "tracerec.verifying",
+    "above": "tracerec.tapping",
     "barrier_wait": "tracerec.outfeed.receiver",
+    "changed": "tracerec.tapping",
     "compare": "tracerec.comparing",
+    "control": "tracerec.controlling",
     "disabled": "tracerec.tapping",
     "export": "tracerec.exporting",
     "id_print": "tracerec.tapping",
     "id_tap": "tracerec.tapping",
+    "merge": "tracerec.merging",
+    "nonfinite": "tracerec.tapping",
     "outfeed_receiver": "tracerec.outfeed.receiver",
     "open": "tracerec.trace",
     "record": "tracerec.recording",
@@ -109,7 +129,7 @@ if "jax" in sys.modules:
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in ("consumers", "errors"):
+    if name in ("consumers", "errors", "keeping"):
         return import_module(f"tracerec.{name}")
     if name not in _HOMES:
         message = f"module 'tracerec' has no attribute {name!r}"

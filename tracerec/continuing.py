@@ -86,6 +86,7 @@ def make_room(target: Path, folder: Path, mode: str, info: RunInfo) -> tuple[Pre
         _delete(target)
         shutil.rmtree(folder, ignore_errors=True)
     if mode == "a":
+        _refuse_merged(target)
         _remove_leftover(target, folder)
         if folder.exists():
             return _continue_journal(target, folder)
@@ -118,6 +119,23 @@ def _refuse_running(target: Path, folder: Path) -> None:
         raise RecordingExists(message, path=str(target))
 
 
+def _refuse_merged(target: Path) -> None:
+    """Raises RecordingExists for a merged recording: a process cannot go on with the numbers of several."""
+    if not target.exists():
+        return
+    if target.is_dir():
+        from tracerec.formats.arrow.processes import is_merged
+
+        merged = is_merged(target)
+    else:
+        from tracerec.formats.hdf5.processes import listed_processes
+
+        merged = listed_processes(target) is not None
+    if merged:
+        message = f"{target} is merged of several processes and cannot be continued; choose another path"
+        raise RecordingExists(message, path=str(target))
+
+
 def _refuse_foreign(target: Path, folder: Path) -> None:
     if folder.is_dir() and not (folder / layout.MANIFEST).is_file() and not _only_ours(folder):
         message = (
@@ -130,7 +148,7 @@ def _refuse_foreign(target: Path, folder: Path) -> None:
 def _only_ours(folder: Path) -> bool:
     """Returns whether all that is in a folder are files that a journal has, which was being deleted."""
     ours = {path.name for path in (*layout.segments(folder), *layout.parts(folder).values())}
-    ours |= {"lock", "ballast", layout.MANIFEST + ".tmp"}
+    ours |= {"lock", "ballast", "control.json", layout.MANIFEST + ".tmp"}
     return all(entry.name in ours or ".tmp-" in entry.name for entry in folder.iterdir())
 
 
@@ -145,8 +163,9 @@ def _lock(target: Path, folder: Path) -> JournalLock:
 def _delete(target: Path) -> None:
     """Deletes a sealed recording: a file, or a folder that is one."""
     from tracerec.formats.arrow.layout import is_trace
+    from tracerec.formats.arrow.processes import is_merged
 
-    if target.is_dir() and (is_trace(target) or _is_parts(target)):
+    if target.is_dir() and (is_trace(target) or _is_parts(target) or is_merged(target)):
         shutil.rmtree(target)
     else:
         target.unlink(missing_ok=True)

@@ -25,6 +25,7 @@ __all__ = [
     "INDEX_DTYPE",
     "NO_SHARD",
     "Column",
+    "Kept",
     "Leaf",
     "Record",
     "Site",
@@ -109,6 +110,47 @@ class Transform:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Kept:
+    """What an array is of which the device kept something smaller than the tapped leaf.
+
+    Attributes:
+        keep: what was kept, as canonical JSON: `tracerec.keeping.from_json` reads it.
+        part: which of its arrays this is.
+        path: the key path of the tapped leaf.
+        shape: the tapped leaf's shape, batch axes included.
+        dtype: the tapped leaf's dtype.
+        key_impl: as `Leaf.key_impl`, of the tapped leaf.
+        lanes: how many leading axes of the array are lanes, each of which was reduced by itself.
+    """
+
+    keep: str
+    part: str
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    key_impl: str | None = None
+    lanes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON values."""
+        data = dataclasses.asdict(self) | {"keep": json.loads(self.keep), "shape": list(self.shape)}
+        return {name: value for name, value in data.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Kept:
+        """Returns what `to_json` gave; raises KeyError, TypeError or ValueError on other input."""
+        return cls(
+            keep=structure.canonical(data["keep"]),
+            part=str(data["part"]),
+            path=str(data["path"]),
+            shape=_shape(data["shape"]),
+            dtype=str(data["dtype"]),
+            key_impl=data.get("key_impl"),
+            lanes=int(data["lanes"]),
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Leaf:
     """One array of a tapped pytree, as the site records it.
 
@@ -120,6 +162,7 @@ class Leaf:
         key_impl: for a PRNG key: the implementation's name, such as ``"threefry2x32"``. The array is then
             the key data, with its trailing axes.
         global_shape: for a shard of an array that XLA sharded by itself: the shape of the whole array.
+        kept: what the array is, when it is not the tapped leaf; ``path`` is then a place in what stands for it.
     """
 
     path: str
@@ -128,6 +171,7 @@ class Leaf:
     number: int = 0
     key_impl: str | None = None
     global_shape: tuple[int, ...] | None = None
+    kept: Kept | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values."""
@@ -141,6 +185,8 @@ class Leaf:
             data["key_impl"] = self.key_impl
         if self.global_shape is not None:
             data["global_shape"] = list(self.global_shape)
+        if self.kept is not None:
+            data["kept"] = self.kept.to_json()
         return data
 
     @classmethod
@@ -153,6 +199,7 @@ class Leaf:
             number=int(data["number"]),
             key_impl=data.get("key_impl"),
             global_shape=None if data.get("global_shape") is None else _shape(data["global_shape"]),
+            kept=None if data.get("kept") is None else Kept.from_json(data["kept"]),
         )
 
 

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracerec.outfeed.batch import joined
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tracerec.budget import Budget
+    from tracerec.gating import Gate
     from tracerec.journal.writing import JournalWriter
     from tracerec.model import Site
     from tracerec.outfeed.batch import Batch, Group
@@ -36,6 +39,7 @@ class Recorder:
         on_first_batch: called before the first batch from a device is written.
         on_failure: called with the first failure.
         budget: how much may be written.
+        gate: what is taken of what arrives; None: all.
         first_arrival, first_call: added to arrival and call numbers, which an earlier attempt has begun.
     """
 
@@ -47,6 +51,7 @@ class Recorder:
         on_failure: Callable[[Exception], None],
         budget: Budget,
         *,
+        gate: Gate | None = None,
         first_arrival: int = 0,
         first_call: int = 0,
     ) -> None:
@@ -56,6 +61,7 @@ class Recorder:
         self._on_first_batch: Callable[[], None] = on_first_batch
         self._on_failure = on_failure
         self._budget = budget
+        self._gate = gate
         self._first_arrival, self._first_call = first_arrival, first_call
         self._began = False
         self._refused: Counter[str] = Counter()
@@ -85,13 +91,19 @@ class Recorder:
         if not self._began and any((group.rows["device"] >= 0).any() for group in batch.groups):
             self._began = True
             self._try(self._on_first_batch)
-        for group in batch.groups:
+        for group in self._admitted(batch.groups):
             if self.failure is None:
                 self._try(self._append, group)
             else:
                 self._refused[group.site.name] += len(group.arrays)
         if self.failure is None:
             self._try(self._writer.flush)
+
+    def _admitted(self, groups: list[Group]) -> list[Group]:
+        if self._gate is None:
+            return groups
+        admitted = [group for group in map(self._gate.admit, groups) if group is not None]
+        return joined(admitted) if any(group.choice is not None for group in admitted) else admitted
 
     def end(self, summary: dict[str, Any]) -> bool:
         """Ends the journal; returns whether its end frame could be written."""

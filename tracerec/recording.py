@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import enum
 import logging
 import os
 import platform
@@ -12,7 +13,6 @@ import sys
 import threading
 import time
 import uuid
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -20,33 +20,45 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import jax
 import numpy as np
 
-from tracerec import outfeed, sealing
+from tracerec import outfeed, sealing, silence
 from tracerec._version import __version__
 from tracerec.budget import Budget
 from tracerec.errors import RecordingClosed, RecordingError, RecordingIncomplete, TracerecError
 from tracerec.formats.contract import RunInfo
+from tracerec.gating import Gate
 from tracerec.journal.writing import SEGMENT_BYTES
 from tracerec.live import Limits, LiveJournal
 from tracerec.outfeed import signals
 from tracerec.outfeed.waiting import finish_computations
+from tracerec.plans import Policy
 from tracerec.recorder import Recorder
 from tracerec.sealing import MAX_FILE_BYTES
 from tracerec.structure import canonical
+from tracerec.tapping import traced
+from tracerec.tapping.context import announce
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
 __all__ = ["Recording", "RecordingSummary", "record"]
 
 _log = logging.getLogger("tracerec")
 
-# JAX must know the taps' context before the first function with a tap is traced, or it traces that one twice.
-import_module("tracerec.tapping")
-
 _HDF5_COMPRESSIONS = ("lz4", "zstd", "gzip", None)
 _ARROW_COMPRESSIONS = ("lz4", "zstd", None)
 Compression = Literal["lz4", "zstd", "gzip"]
+
+_SILENT_SECONDS = 60.0
+"""A recording that has no record for so long says why."""
+
+
+class _Unchanged(enum.Enum):
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED = _Unchanged.UNCHANGED
+"""What `Recording.set` leaves as it is."""
 
 # A close that sees no record consumed for this long gives up waiting, and seals what there is.
 _STALL_SECONDS = 120.0
@@ -61,6 +73,10 @@ def record(
     durability: Literal["process", "disk"] = "process",
     max_bytes: int | None = None,
     budget: Mapping[str, int] | None = None,
+    taps: str | Sequence[str] | None = None,
+    every: int | None = None,
+    keep: object = None,
+    derivatives: bool | None = None,
     retain_steps: int | None = None,
     retain_bytes: int | None = None,
     segment_bytes: int = SEGMENT_BYTES,
@@ -90,6 +106,14 @@ def record(
             counted. What a step takes is logged (at level INFO) after the first.
         budget: the same for each tap whose name matches a pattern: ``{"encoder/*": 1 << 30}``. The first that matches
             holds.
+        taps: patterns of the taps that are recorded, of which those that begin with ``!`` leave taps out:
+            ``["encoder/*", "!*/debug"]``. What no recording wants is not in the compiled program at all: it, and the
+            next three, are decided when functions are traced, so that what was traced before is traced anew.
+        every: records only at steps that this number divides; taps without an integer ``step`` are not affected. It
+            goes before a tap's own ``every``.
+        keep: what is recorded of each leaf (see `tap`), or a mapping of patterns to that, of which the first that
+            matches holds: ``{"encoder/*": "summary", "*": "fingerprint"}``. It goes before a tap's own ``keep``.
+        derivatives: False leaves out tangents and cotangents.
         retain_steps: keep at least the records of the newest so many steps; whole segments of older ones are deleted,
             and counted as retired.
         retain_bytes: keep about so many of the newest bytes.
@@ -118,6 +142,7 @@ def record(
         ...     trace["x"].to_numpy()
         array([[0, 1, 2]], dtype=int32)
     """
+    policy = Policy.parsed(taps, every, keep, derivatives)
     target = Path(path).absolute()
     if compression == "default":
         compression = None if target.suffix.lower() == sealing.ARROW_SUFFIX else "lz4"
@@ -135,11 +160,17 @@ def record(
         message = f"{target}: cannot be recorded to: {error}"
         raise RecordingError(message, path=str(target)) from error
     allowance = Budget(str(target), max_bytes, budget or {})
-    recording = Recording(journal, allowance, raise_early=on_error == "raise")
+    recording = Recording(journal, allowance, policy, raise_early=on_error == "raise")
     options = outfeed.QueueOptions(max_queue_bytes, on_full, block_timeout)
     outfeed.add_consumer(recording.recorder, options)
     _open_recordings[id(recording)] = recording
+    _announce()
     return recording
+
+
+def _announce() -> None:
+    """Tells the taps what the open recordings want."""
+    announce(tuple(recording.gate.policy for recording in list(_open_recordings.values())))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -172,11 +203,13 @@ class Recording:
         path: the file that closing makes.
         folder: where the records are until then.
         recorder: the consumer that writes them.
+        gate: what is taken of what arrives.
     """
 
-    def __init__(self, journal: LiveJournal, budget: Budget, *, raise_early: bool) -> None:
+    def __init__(self, journal: LiveJournal, budget: Budget, policy: Policy, *, raise_early: bool) -> None:
         self.path = journal.target
         self.folder = journal.folder
+        self.gate = Gate(policy, journal.folder)
         on_failure = self._raise_at_next_tap if raise_early else self._keep_quiet
         self.recorder = Recorder(
             journal.writer,
@@ -184,6 +217,7 @@ class Recording:
             lambda: journal.add_devices(_devices()),
             on_failure,
             budget,
+            gate=self.gate,
             first_arrival=journal.previous.first_arrival,
             first_call=journal.previous.first_call,
         )
@@ -191,6 +225,9 @@ class Recording:
         self._lock = threading.RLock()
         self._closed = False
         self._summary: RecordingSummary | None = None
+        self._watch = threading.Timer(_SILENT_SECONDS, self._warn_if_silent, ["after a minute"])
+        self._watch.daemon = True
+        self._watch.start()
 
     @property
     def closed(self) -> bool:
@@ -201,6 +238,32 @@ class Recording:
     def records(self) -> int:
         """How many records have been written so far."""
         return self.recorder.records
+
+    def pause(self) -> None:
+        """Records nothing from now on, until `resume`; nothing is traced or compiled anew.
+
+        Taps still hand their values to the host, where they are left out: a pause saves the disk, not the copy.
+        """
+        self.gate.set(paused=True)
+
+    def resume(self) -> None:
+        """Ends what `pause` began."""
+        self.gate.set(paused=False)
+
+    def set(self, *, every: int | _Unchanged | None = UNCHANGED, taps: Any = UNCHANGED) -> None:
+        """Changes what is recorded from now on, and compiles nothing; ``tracerec ctl`` does the same from outside.
+
+        Args:
+            every: only records of steps that this number divides, and those without a step; None: of each step.
+            taps: only taps that match patterns, as `record` takes them; None: all.
+
+        Raises:
+            RecordingError: an argument is none of these.
+
+        Both only leave out of what the compiled program hands over: what `record` itself left out cannot come back.
+        """
+        given = {"every": every, "taps": taps}
+        self.gate.set(**{name: value for name, value in given.items() if value is not UNCHANGED})
 
     def flush(self, timeout: float | None = None) -> None:
         """Waits until every record of every computation dispatched before is in the file system.
@@ -233,8 +296,11 @@ class Recording:
         with self._lock:
             if self._summary is None:
                 self._closed = True
-                _open_recordings.pop(id(self), None)
+                self._watch.cancel()
                 self._summary = self._end()
+                _open_recordings.pop(id(self), None)
+                _announce()
+                self._warn_if_silent("and is closed")
                 self._seal(self._summary)
                 self._raise_if_incomplete()
             return self._summary
@@ -296,6 +362,11 @@ class Recording:
         }
         written = self.recorder.end(end)
         self._journal.seal(None if written else end)
+
+    def _warn_if_silent(self, when: str) -> None:
+        """Says why there is no record, when there is none."""
+        if self.gate.seen == self.gate.skipped and not self.records:
+            _log.warning("%s has no record %s: %s", self.path, when, silence.reason(self.gate, traced.notes()))
 
     def _raise_if_incomplete(self) -> None:
         failure = self.recorder.failure

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import os
 import shutil
 import uuid
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tracerec.errors import SealingError, TraceError
 from tracerec.journal.layout import read_journal
 from tracerec.journal.lock import JournalLock, is_locked
+from tracerec.placing import free_name, move, remove, replace
 from tracerec.salvaging.forms import Found, find
 from tracerec.salvaging.orders import Answer, Order
 from tracerec.salvaging.process import run_order
@@ -231,8 +231,8 @@ class _Repairing:
                 return self._repair(answer, "refused", None, verification)
             aside = self._commit(intact=not answer.fault_count)
         finally:
-            _remove(self._made)
-            _remove(self._work)
+            remove(self._made)
+            remove(self._work)
         verification = dataclasses.replace(verification, path=str(self._place))
         return self._repair(answer, "sealed" if self._live else "salvaged", aside, verification)
 
@@ -267,15 +267,15 @@ class _Repairing:
         """Gives the result its name; returns where the damaged journal is now, if it was kept."""
         try:
             if self._place != self._target:
-                _replace(self._made, self._place)
+                replace(self._made, self._place)
                 return None
-            _move(self._made, self._target)
+            move(self._made, self._target)
             if not self._live:
                 return None
             if intact or self._in_place:
-                _remove(self._found.path)
+                remove(self._found.path)
                 return None
-            aside = _free_name(self._target.with_name(f"{self._target.name}.damaged"))
+            aside = free_name(self._target.with_name(f"{self._target.name}.damaged"))
             self._found.path.rename(aside)
         except OSError as error:
             message = f"{self._place}: the result cannot be given its name: {error.strerror or error}"
@@ -332,71 +332,3 @@ def _beside(path: Path) -> Path:
 
 def _has_arrow_parts(found: Found) -> bool:
     return found.form == "parts" and any(found.path.glob("part-*.arrow"))
-
-
-def _free_name(path: Path) -> Path:
-    number = 1
-    free = path
-    while os.path.lexists(free):
-        number += 1
-        free = path.with_name(f"{path.name}-{number}")
-    return free
-
-
-def _move(made: Path, target: Path) -> None:
-    """Gives a file or folder a name that nothing has; raises FileExistsError when something has it by now."""
-    if made.is_dir():
-        # A folder never takes the place of one with files.
-        made.rename(target)
-    else:
-        try:
-            target.hardlink_to(made)
-        except FileExistsError:
-            raise
-        except OSError:
-            # No hard links on this file system.
-            if os.path.lexists(target):
-                raise FileExistsError(errno.EEXIST, "it exists", str(target)) from None
-            made.rename(target)
-    _sync(target.parent)
-
-
-def _replace(made: Path, place: Path) -> None:
-    """Puts a file or folder in another's place, at once; the other is deleted then."""
-    if not place.is_dir():
-        made.replace(place)
-    elif _exchange(made, place):
-        shutil.rmtree(made)
-    else:
-        old = _free_name(place.with_name(f"{place.name}.old"))
-        place.rename(old)
-        made.rename(place)
-        shutil.rmtree(old)
-    _sync(place.parent)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Exchanges two folders' names at once (Linux's renameat2); returns False where that cannot be done."""
-    import ctypes
-
-    here, exchange = -100, 2
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    return rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -461,14 +461,6 @@ def test_what_cannot_be_called_is_refused_and_disabled_leaves_the_program_untouc
         assert "custom_call" not in jax.jit(tracerec.id_print).lower(1.0).as_text()
 
 
-@pytest.mark.parametrize("name", ["when", "keep", "every"])
-def test_words_of_later_versions_are_refused_as_kwargs(name: str) -> None:
-    """They would change their meaning."""
-    kwargs: Any = {name: 1}
-    with pytest.raises(TapError, match=f"the kwarg '{name}' is reserved"):
-        tracerec.tap(1.0, "t", **kwargs)
-
-
 def test_numbers_that_jax_would_change_are_refused_or_warned_of() -> None:
     """An int beyond int32 with x64 off; the same in an array."""
     with pytest.raises(TapError, match="tap 't': 1099511627776 does not fit into int32; pass it as a kwarg"):

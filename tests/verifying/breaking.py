@@ -16,6 +16,7 @@ from tests.memory_source import MemorySource, make_stream
 from tools.fuzzed_recordings import SITES, made
 from tracerec.formats.hdf5.seal import seal
 from tracerec.journal.layout import MANIFEST, segments
+from tracerec.merging import merge
 from tracerec.model import INDEX_DTYPE, Leaf, Site
 from tracerec.protocol import frames
 
@@ -234,11 +235,21 @@ def other_count(folder: Path) -> Path:
     return sealed(folder, make_stream(X, [np.zeros((3, 2))]), records=4)
 
 
+def unlisted_process(folder: Path) -> Path:
+    for number in range(2):
+        sealed(folder, make_stream(X, [[[number, 1]]]), run_id=f"{number:032x}").rename(folder / f"run.{number}.h5")
+    merge(folder / "run.*.h5", folder / "all.h5")
+    with h5py.File(folder / "all.h5", "a") as file:
+        file.copy("processes/000001", "processes/000002")
+    return folder / "all.h5"
+
+
 BREAKERS: dict[str, Callable[[Path], Path]] = {
     "readable": missing_file,
     "stays-inside": external_data,
     "run-described": lambda folder: edited(intact("killed", folder), lambda data: data["run"].update(dropped=7)),
     "streams-listed": unlisted_group,
+    "processes-listed": unlisted_process,
     "frame-checksum": flipped_segment,
     "chunk-checksum": flipped_chunk,
     "chunk-whole": half_a_chunk,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+import tracemalloc
 
 import h5py
 import numpy as np
 import pytest
 
 from tests.formats.hdf5.test_reading import replace
-from tests.verifying.breaking import intact
+from tests.verifying.breaking import intact, with_rows
 from tests.verifying.test_repair import records_of
 from tools.fuzzed_recordings import made
 from tracerec.errors import TracerecError
@@ -129,3 +130,20 @@ def test_names_that_are_nearly_numbers(tmp_path):
     done = repair(path)
     assert records_of(done.result) == made("killed").truth
     assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize("records", [1 << 30, 1 << 40])
+def test_a_number_of_records_beyond_all_bounds(tmp_path, records):
+    """The index of an Arrow folder says it; what is said of it takes neither time nor memory by the record."""
+    path = with_rows(tmp_path, lambda rows: rows[-1].update(records=records))
+    tracemalloc.start()
+    try:
+        began = time.monotonic()
+        result = verify(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert not result.ok
+    assert "index-count" in {fault.invariant for fault in result.faults}
+    assert peak < 64 << 20
+    assert time.monotonic() - began < 30

@@ -384,7 +384,7 @@ def test_a_folder_in_place(tmp_path, monkeypatch, form, exchange):
     path = intact(form, tmp_path)
     flip(min(path.glob("p*-000001.*")), 0.5)
     if not exchange:
-        monkeypatch.setattr("tracerec.repairing._exchange", lambda *_: False)
+        monkeypatch.setattr("tracerec.placing._exchange", lambda *_: False)
     done = repair(path, in_place=True)
     assert done.result == str(path)
     assert verify(path).ok

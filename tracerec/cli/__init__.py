@@ -15,8 +15,10 @@ import typer
 from tracerec._version import __version__
 from tracerec.cli import _terminal
 from tracerec.cli.compare import compare
+from tracerec.cli.ctl import ctl
 from tracerec.cli.export import export
 from tracerec.cli.inspect import inspect
+from tracerec.cli.merge import merge
 from tracerec.cli.plot import plot
 from tracerec.cli.repair import repair
 from tracerec.cli.replay import replay
@@ -43,7 +45,9 @@ app.command()(replay)
 app.command()(tail)
 app.command()(stats)
 app.command()(export)
+app.command()(merge)
 app.command()(compare)
+app.command()(ctl)
 app.command()(verify)
 app.command()(repair)
 

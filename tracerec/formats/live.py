@@ -153,6 +153,8 @@ class _Folder:
         # Parts do not change; those that others have open are not closed here.
         sources = earlier.sources if isinstance(earlier, JoinedSource) else ()
         self._earlier = {source.path: source for source in sources if Path(source.path) != path}
+        journals = [source for source in (earlier, *sources) if isinstance(source, JournalSource)]
+        self._journal = journals[-1] if journals else None
         stack.callback(self._close)
 
     def opened(self, end: Mapping[str, Any] | None) -> JournalSource | JoinedSource | None:
@@ -204,7 +206,11 @@ class _Folder:
         if end is None and look.newest in look.parts:
             end = _end_of(look.manifest, self._parts[look.newest].info)
         journal = JournalSource(
-            self.path, skip=look.parts.keys(), end=dict(end) if end else None, running=self._running
+            self.path,
+            skip=look.parts.keys(),
+            end=dict(end) if end else None,
+            running=self._running,
+            earlier=self._journal,
         )
         stack.callback(journal.close)
         if journal.sealed:

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from tracerec.errors import TraceError, TraceFormatError
+from tracerec.formats.resident import RESIDENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,6 +93,7 @@ class SegmentBytes:
         path: the file.
         growing: as given.
         size: how many bytes there are; less once `window` finds that there are less.
+        identity: which file it is, whatever its name.
 
     Raises:
         FileNotFoundError: it is gone.
@@ -104,7 +106,8 @@ class SegmentBytes:
         self._maps = maps
         self._fd = open_regular(path)
         self._close = weakref.finalize(self, os.close, self._fd)
-        self.size = os.fstat(self._fd).st_size
+        status = os.fstat(self._fd)
+        self.size, self.identity = status.st_size, (status.st_dev, status.st_ino)
         if not growing:
             try:
                 maps.view(path, self.size, self._fd)
@@ -119,7 +122,10 @@ class SegmentBytes:
             need: how many bytes from there on are wanted at least, if there are so many.
         """
         if not self.growing:
-            return self._maps.view(self.path, self.size), 0
+            view = self._maps.view(self.path, self.size)
+            # All of it is read as a rule, where it is looked through.
+            _note(view, len(view))
+            return view, 0
         stop = min(position + max(need, _WINDOW_BYTES), self.size)
         data = self._pread(position, stop)
         if len(data) < stop - position:
@@ -136,7 +142,9 @@ class SegmentBytes:
         if self.growing:
             return [self._whole(start, stop) for start, stop in zip(starts, stops, strict=True)]
         view = self._maps.view(self.path, self.size)
-        return [view[start:stop] for start, stop in zip(starts, stops, strict=True)]
+        pieces = [view[start:stop] for start, stop in zip(starts, stops, strict=True)]
+        _note(view, sum(map(len, pieces)))
+        return pieces
 
     def close(self) -> None:
         """Closes the file, if it is open; reading then raises TraceError."""
@@ -163,6 +171,12 @@ class SegmentBytes:
             parts.append(part)
             start += len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _note(view: memoryview, nbytes: int) -> None:
+    """Notes that bytes of a mapping are read: the pages of others go back to the system."""
+    if isinstance(view.obj, mmap.mmap):
+        RESIDENT.read(view.obj, nbytes)
 
 
 def _mapped(path: Path, size: int, fd: int | None) -> mmap.mmap:

@@ -16,7 +16,8 @@ from tracerec.journal.assembling import assemble
 from tracerec.journal.contents import ROW_BYTES, row_sizes
 from tracerec.journal.layout import MANIFEST, read_manifest
 from tracerec.journal.outcome import Found, is_recording, run_info
-from tracerec.journal.recovery import Damage, Recovery
+from tracerec.journal.recovering import Kept, recovered
+from tracerec.journal.recovery import Damage
 from tracerec.model import INDEX_DTYPE, Site
 from tracerec.protocol import dtypes
 from tracerec.structure import canonical
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tracerec.formats.contract import RunInfo
     from tracerec.journal.assembling import StreamFrames
     from tracerec.journal.placing import PlacedSegment
+    from tracerec.journal.recovery import Recovery
     from tracerec.statistics import LeafSummary
 
 __all__ = ["Damage", "JournalSource", "JournalStream"]
@@ -135,9 +137,11 @@ class JournalSource:
         only: the number of the one segment that is read, and that `damage` is about.
         running: whether a process is still recording to the folder, so that the end of the newest segment is not yet
             final; None: whether the process that began it holds its lock.
+        earlier: the same folder, opened before: what was found in it is not read again.
 
     Attributes:
         damage: the places that could not be read as they were written, and the files that are not what their names say.
+        kept: what was found in the segments, for whoever opens the folder again; None where they do not grow.
         sealed: numbers of segments that are gone, although they were not to be skipped, and whose parts are there: they
             were sealed a moment ago.
 
@@ -157,6 +161,7 @@ class JournalSource:
         skip: Collection[int] = frozenset(),
         only: int | None = None,
         running: bool | None = None,
+        earlier: JournalSource | None = None,
     ) -> None:
         self._folder = Path(folder)
         self._maps = Maps()
@@ -164,9 +169,8 @@ class JournalSource:
         # asked first: what a process that ends meanwhile wrote is then all there
         running = end is None and is_recording(self._folder, manifest.pid) if running is None else running
         places, self._segments = self._opened(manifest.run_id, skip, only, running=running)
-        recovery = Recovery()
-        for placed, segment in zip(places.segments, self._segments, strict=True):
-            recovery.read(segment, last=placed.last)
+        recovery = recovered(places.segments, self._segments, earlier.kept if earlier is not None else None)
+        self.kept = Kept.of(recovery, places.segments, self._segments)
         streams = assemble(recovery, self._segments, places.segments)
         ends = {places.segments[number].attempt: summary for number, summary in recovery.ends}
         _report_empty(recovery, places.segments, ends)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import crc32c
+import numpy as np
 
 from tracerec.errors import FrameError
 from tracerec.journal import contents
@@ -113,6 +114,14 @@ class SiteFrames:
         self.layouts = array("i")
         self.arrivals = array("Q")
 
+    def forget(self, count: int) -> None:
+        """Forgets the frames of the first so many segments. The arrays stay the same ones."""
+        numbers = np.array(self.segments, np.int32)
+        kept = numbers >= count
+        self.segments[:] = array("i", (numbers[kept] - np.int32(count)).tobytes())
+        for values in (self.starts, self.layouts, self.arrivals):
+            values[:] = array(values.typecode, np.array(values)[kept].tobytes())
+
 
 class _Known:
     """A layout, and where frames of it go.
@@ -147,9 +156,11 @@ class Recovery:
         layouts: the layouts of those frames.
         ends: the number of a segment and the summary in it, for each end frame.
         places: the damaged places of each segment.
+        stopped: whether the segment that was read last has a bad frame at which reading it ended.
     """
 
     def __init__(self) -> None:
+        self.stopped = False
         self.sites: dict[int, Site] = {}
         self.frames: dict[int, SiteFrames] = {}
         self.layouts: list[Layout] = []
@@ -169,8 +180,17 @@ class Recovery:
         """
         self._number += 1
         self._at = 0
-        places = DamagedPlaces(segment.path.name)
-        self.places.append(places)
+        self.places.append(DamagedPlaces(segment.path.name))
+        self.go_on(segment, last=last)
+
+    @property
+    def read_to(self) -> int:
+        """Up to where the segment that was read last was read."""
+        return self._at
+
+    def go_on(self, segment: SegmentBytes, *, last: bool) -> None:
+        """Reads what the segment that was read last has got since; arguments as `read`."""
+        places = self.places[-1]
         try:
             self._take_all(segment, places)
         except FrameError as error:
@@ -179,6 +199,14 @@ class Recovery:
             elif not (segment.growing and error.torn):
                 # of a segment that is still written, the rest is to come
                 self._leave_rest(segment, error, places)
+
+    def forget(self, count: int) -> None:
+        """Forgets what was found in the first so many segments; the next one has the number 0 then."""
+        for found in self.frames.values():
+            found.forget(count)
+        self.ends = [(number - count, end) for number, end in self.ends if number >= count]
+        del self.places[:count]
+        self._number -= count
 
     def damage(self, segments: Sequence[SegmentBytes]) -> list[Damage]:
         """Returns all damaged places of the segments that were read, in order."""
@@ -319,6 +347,7 @@ class Recovery:
 
     def _leave_rest(self, segment: SegmentBytes, error: FrameError, places: DamagedPlaces) -> None:
         """Leaves what is behind the first bad frame of the last segment, and counts what is intact there."""
+        self.stopped = True
         intact = records = 0
         # a segment that is still written may be cut back, and is not mapped
         if not segment.growing:
@@ -364,6 +393,13 @@ class DamagedPlaces:
         else:
             self._more += 1
             self._more_bytes += nbytes
+
+    def copied(self) -> DamagedPlaces:
+        """Returns the same places, to which others can be added."""
+        copied = DamagedPlaces(self._file)
+        copied._listed, copied._uncountable = [*self._listed], {*self._uncountable}
+        copied._more, copied._more_bytes = self._more, self._more_bytes
+        return copied
 
     def listed(self, count: Callable[[Damage], int | None]) -> list[Damage]:
         """Returns the places in order; ``count`` says how many records one held of which nothing is known yet."""

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from tracerec.outfeed.functions import HostFunction
     from tracerec.outfeed.queue import Emitter, Item
+    from tracerec.plans import Choice
 
-__all__ = ["Batch", "Batcher", "Group"]
+__all__ = ["Batch", "Batcher", "Group", "joined"]
 
 UNKNOWN_DEVICE = -1
 
@@ -30,17 +31,24 @@ class Group:
         rows: their index rows, of `INDEX_DTYPE`.
         arrays: for each record its leaves and then its columns, numbers in their logical dtype.
         function: the function that the records are for; None: they are for recorders.
+        choice: what recordings had chosen when the tap was traced; None: no recording had.
     """
 
     site: Site
     rows: np.ndarray
     arrays: list[tuple[np.ndarray, ...]]
     function: HostFunction | None = None
+    choice: Choice | None = None
 
     def since(self, arrival: int) -> Group:
         """Returns the records that arrived as number ``arrival`` or later."""
         first = int(np.searchsorted(self.rows["arrival"], arrival))
-        return Group(self.site, self.rows[first:], self.arrays[first:], self.function)
+        return dataclasses.replace(self, rows=self.rows[first:], arrays=self.arrays[first:])
+
+    def picked(self, numbers: np.ndarray) -> Group:
+        """Returns some of the records, by their numbers here, ascending."""
+        arrays = [self.arrays[number] for number in numbers.tolist()]
+        return dataclasses.replace(self, rows=self.rows[numbers], arrays=arrays)
 
     def records(self) -> Iterator[Record]:
         """Yields the records one by one."""
@@ -111,15 +119,20 @@ class _Member(NamedTuple):
     place: Place
 
 
+def joined(groups: list[Group]) -> list[Group]:
+    """Returns groups of recorders, those of one site as one, whatever was chosen when they were traced."""
+    return _by_site([dataclasses.replace(group, choice=None) for group in groups])
+
+
 def _by_site(groups: list[Group]) -> list[Group]:
     """Returns the groups, those of recorders with the same site as one: a tap may be in several programs.
 
     A stream's records are in the order of their arrival, whichever program they come from.
     """
-    by_site: dict[int, list[Group]] = {}
+    by_site: dict[Any, list[Group]] = {}
     for group in groups:
         if group.function is None:
-            by_site.setdefault(group.site.id, []).append(group)
+            by_site.setdefault((group.site.id, group.choice), []).append(group)
     if all(len(same) == 1 for same in by_site.values()):
         return groups
     return [group for group in groups if group.function is not None] + [_joined(same) for same in by_site.values()]
@@ -131,7 +144,7 @@ def _joined(groups: list[Group]) -> Group:
     rows = np.concatenate([group.rows for group in groups])
     arrays = [each for group in groups for each in group.arrays]
     order = np.argsort(rows["arrival"])
-    return Group(groups[0].site, rows[order], [arrays[n] for n in order.tolist()])
+    return dataclasses.replace(groups[0], rows=rows[order], arrays=[arrays[n] for n in order.tolist()])
 
 
 def _group(emitter: Emitter, members: list[_Member]) -> Group:
@@ -149,7 +162,7 @@ def _group(emitter: Emitter, members: list[_Member]) -> Group:
     rows["position"] = emitter.position
     rows["program"] = emitter.program.number
     _set_step(site, rows, arrays)
-    return Group(site, rows, arrays, emitter.function)
+    return Group(site, rows, arrays, emitter.function, emitter.choice)
 
 
 def _set_step(site: Site, rows: np.ndarray, arrays: list[tuple[np.ndarray, ...]]) -> None:

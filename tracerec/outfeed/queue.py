@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tracerec.model import Site
     from tracerec.outfeed.functions import HostFunction
     from tracerec.outfeed.programs import Program
+    from tracerec.plans import Choice
 
 __all__ = ["Emitter", "Item", "QueueOptions", "RecordQueue"]
 
@@ -48,6 +49,7 @@ class Emitter(Protocol):
     once: bool
     is_mark: bool
     function: HostFunction | None
+    choice: Choice | None
     words: tuple[tuple[int, np.dtype[Any]], ...]
     nbytes: int
 

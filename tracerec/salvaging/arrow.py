@@ -19,7 +19,7 @@ import crc32c
 from tracerec import lanes
 from tracerec.errors import TraceFormatError
 from tracerec.formats.arrow import layout
-from tracerec.formats.arrow.files import MappedFile, Place, map_file
+from tracerec.formats.arrow.files import MappedFile, Place, checksum_of, map_file
 from tracerec.formats.arrow.ipc import IPC_ERRORS, IpcFile
 from tracerec.formats.arrow.reading import ArrowSource, StreamRows
 from tracerec.formats.headers import JSON_ERRORS, parse_json, parse_run, parse_version
@@ -286,7 +286,7 @@ class _Folder:
             data = map_file(Place(self._path, name), nbytes)
         except TraceFormatError as error:
             return _bare(error)
-        found = crc32c.crc32c(data.data)
+        found = checksum_of(data)
         return None if found == expected else f"its CRC-32C is {found:08x}, not {expected:08x}"
 
     def _plain(self, row: _Row, *, trusted: bool) -> OpenedStream | None:
@@ -378,11 +378,16 @@ def _bad_rows(stream: StreamSource, row: _Row, number: int) -> Iterator[BadRows]
     """Reads one array of a stream a record batch at a time; yields the batches that cannot be read."""
     table = list(tables_of(stream))[number]
     edges = range(row.batch_rows - row.first_row % row.batch_rows, stream.records, row.batch_rows)
-    for start, stop in itertools.pairwise([0, *edges, stream.records]):
+    # Not as a list: a damaged index may say that there are thousands of millions of records.
+    for start, stop in itertools.pairwise(itertools.chain([0], edges, [stream.records])):
         try:
             table.read(start, stop)
         except TraceFormatError as error:
-            yield BadRows(start, stop, _classify(error), _bare(error))
+            kind = _classify(error)
+            if kind == "index-count" and "lies behind them" in str(error):
+                yield BadRows(start, stream.records, kind, _bare(error))
+                return
+            yield BadRows(start, stop, kind, _bare(error))
 
 
 def _classify(error: TraceFormatError) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from tracerec.errors import TraceFormatError, TraceNotFound
+from tracerec.formats import merged
 from tracerec.formats.arrow import layout as arrow_layout
 from tracerec.journal.layout import MANIFEST
 
@@ -104,6 +105,8 @@ def _file(path: Path) -> Found:
 def _folder(path: Path) -> Form:
     names = set(os.listdir(path))  # noqa: PTH208 - an error must name the folder as the user did
     if arrow_layout.STREAMS in names or any(arrow_layout.DATA_FILE.fullmatch(name) for name in names):
+        return "arrow"
+    if merged.LIST in names or any(merged.ARROW_FOLDER.fullmatch(name) for name in names):
         return "arrow"
     if MANIFEST not in names and not any(SEGMENT.fullmatch(n) or PART.fullmatch(n) for n in names):
         message = f"{path} is a folder and no recording: it has no {MANIFEST}"

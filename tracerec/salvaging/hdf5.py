@@ -22,7 +22,7 @@ from tracerec.errors import TraceFormatError, TraceNotFound
 from tracerec.formats import headers
 from tracerec.formats.hdf5 import layout
 from tracerec.formats.hdf5.datasets import HDF5_ERRORS, Dataset, Place
-from tracerec.formats.hdf5.files import attribute
+from tracerec.formats.hdf5.files import attribute, open_root
 from tracerec.formats.hdf5.reading import Hdf5Source
 from tracerec.formats.headers import JSON_ERRORS
 from tracerec.model import Site
@@ -54,14 +54,14 @@ if TYPE_CHECKING:
     from tracerec.formats.hdf5.reading import Hdf5Stream
     from tracerec.verifying.report import Findings
 
-__all__ = ["open_hdf5"]
+__all__ = ["grids_of", "open_hdf5"]
 
 _ERRORS = (*HDF5_ERRORS, *JSON_ERRORS, TraceFormatError)
 _LOST_CHECKSUMS = "its checksums are damaged: values that still decompress are taken for right"
 _OLD = "files before version 1.2 have no checksums: values that still decompress are taken for right"
 
 
-def open_hdf5(path: str, findings: Findings, *, deep: bool = False) -> Opened:
+def open_hdf5(path: str, findings: Findings, *, deep: bool = False, group: str = "") -> Opened:
     """Returns what can be read of a file; reports what is wrong with it as a whole.
 
     Args:
@@ -69,36 +69,40 @@ def open_hdf5(path: str, findings: Findings, *, deep: bool = False) -> Opened:
         findings: takes the faults.
         deep: also look for streams in a file that HDF5 itself cannot open, or whose groups it cannot list. That is for
             a process of its own: HDF5 is shown what nobody wrote.
+        group: that of one process in a merged file; empty: the whole file.
 
     Raises:
         TraceNotFound: there is no such file.
         TraceFormatError: it is no recording, of a newer major version, or nothing in it can be read.
     """
-    findings.nbytes += os.path.getsize(path) if os.path.exists(path) else 0  # noqa: PTH110, PTH202 - paths are str here
     name = os.path.basename(path)  # noqa: PTH119
+    if group:
+        name = f"{name}/{group}"
+    else:
+        findings.nbytes += os.path.getsize(path) if os.path.exists(path) else 0  # noqa: PTH110, PTH202 - paths are str here
     try:
-        source = Hdf5Source(path)
+        source = Hdf5Source(path, group=group)
     except TraceNotFound:
         raise
     except TraceFormatError as error:
         if "reads up to" in str(error) or not is_recording(Path(path)):
             raise
         findings.add(classify(error), name, reason_of(error))
-        return _Broken(path, name, findings, deep=deep).opened()
+        return _Broken(path, name, findings, deep=deep, group=group).opened()
     reasons = list(source.damage())
     for reason in reasons:
         findings.add("chunk-checksum" if "CRC-32C" in reason else "readable", name, reason_of(ValueError(reason)))
     if any(f"/{layout.CHECKSUMS}" in reason for reason in reasons):
         source.close()
-        return _Broken(path, name, findings, deep=deep).opened()
-    return _Whole(source, name, findings, summaries=not reasons).opened()
+        return _Broken(path, name, findings, deep=deep, group=group).opened()
+    return _Whole(source, name, findings, summaries=not reasons, group=group).opened()
 
 
 class _Whole:
     """A file that a reader opens."""
 
-    def __init__(self, source: Hdf5Source, name: str, findings: Findings, *, summaries: bool) -> None:
-        self._source, self._name, self._findings = source, name, findings
+    def __init__(self, source: Hdf5Source, name: str, findings: Findings, *, summaries: bool, group: str) -> None:
+        self._source, self._name, self._findings, self._group = source, name, findings, group
         self._summaries = summaries
         self._lost: Counter[str] = Counter()
 
@@ -113,7 +117,7 @@ class _Whole:
             close=self._source.close,
             lost=self._lost,
             unchecked=_OLD if self._source.info.format_version < layout.CHECKED_VERSION else None,
-            compression=compression_of(_grids(self._source)),
+            compression=compression_of(grids_of(self._source)),
         )
 
     def _stream(self, stream: Hdf5Stream) -> OpenedStream | None:
@@ -130,10 +134,10 @@ class _Whole:
     def _check_groups(self, sites: list[Site]) -> None:
         """Compares the groups in the file with the list of streams: names, sites, sizes."""
         path = self._source.path
-        place = Place(path, os.path.getsize(path))  # noqa: PTH202 - paths are str here
+        place = Place(path, os.path.getsize(path), f"/{self._group}")  # noqa: PTH202 - paths are str here
         try:
             with h5py.File(path, "r", rdcc_nbytes=0) as file:
-                root = h5g.open(file.id, b"/")
+                root = open_root(file, place)
                 listed, groups = lines_of(root, place), dict(groups_of(root, place))
                 lines = Counter(line.group for line in listed)
                 for name in sorted(groups.keys() - lines.keys()):
@@ -172,9 +176,10 @@ class _Whole:
 class _Broken:
     """A file that no reader opens."""
 
-    def __init__(self, path: str, name: str, findings: Findings, *, deep: bool) -> None:
-        self._path, self._name, self._findings, self._deep = path, name, findings, deep
-        self._place = Place(path, os.path.getsize(path))  # noqa: PTH202 - paths are str here
+    def __init__(self, path: str, name: str, findings: Findings, *, deep: bool, group: str) -> None:
+        # What is found by its looks alone may be of any process.
+        self._path, self._name, self._findings, self._deep = path, name, findings, deep and not group
+        self._place = Place(path, os.path.getsize(path), f"/{group}")  # noqa: PTH202 - paths are str here
         self._lost: Counter[str] = Counter()
         self._keep = contextlib.ExitStack()
 
@@ -222,8 +227,8 @@ class _Broken:
         for file in files:
             try:
                 opened = self._keep.enter_context(h5py.File(file, "r", rdcc_nbytes=0))
-                return h5g.open(opened.id, b"/")
-            except HDF5_ERRORS:
+                return open_root(opened, self._place)
+            except (*HDF5_ERRORS, TraceFormatError):
                 continue
         return None
 
@@ -290,7 +295,7 @@ class _Broken:
         return site
 
 
-def _grids(source: Hdf5Source) -> Iterator[Grid | None]:
+def grids_of(source: Hdf5Source) -> Iterator[Grid | None]:
     """Yields how the datasets of a file are cut, those that can be opened."""
     for stream in source.streams:
         with contextlib.suppress(TraceFormatError):

@@ -14,10 +14,12 @@ import time
 from typing import TYPE_CHECKING
 
 from tracerec.errors import SealingError, TracerecError
+from tracerec.salvaging.forms import Found
 from tracerec.salvaging.orders import Answer, Order, answer
 from tracerec.salvaging.rows import SalvagedSource, repaired_info, salvaged
 from tracerec.salvaging.writing import write
 from tracerec.verifying.live import open_sealed
+from tracerec.verifying.merged import processes_of
 from tracerec.verifying.report import Findings
 from tracerec.verifying.sealed import attempts_of, check_opened
 
@@ -43,6 +45,10 @@ def work(order: Order, tick: Callable[[], None]) -> Answer:
         from tracerec.salvaging.folder import repair_folder
 
         return repair_folder(order, tick)
+    if (processes := processes_of(Found(order.source, "arrow" if order.form == "arrow" else "hdf5"))) is not None:
+        from tracerec.salvaging.merged import repair_merged
+
+        return repair_merged(order, processes, tick)
     return _sealed(order, tick)
 
 

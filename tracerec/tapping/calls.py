@@ -9,13 +9,17 @@ import jax
 import numpy as np
 
 from tracerec.errors import TapError
+from tracerec.keeping import parse
 from tracerec.outfeed import HostFunction, raise_at_tap
+from tracerec.plans import Choice, Plan
 from tracerec.protocol import dtypes
+from tracerec.tapping import traced
 from tracerec.tapping._jax import is_key_dtype, is_tracer
-from tracerec.tapping.context import in_scope, is_disabled
+from tracerec.tapping.context import in_scope, is_disabled, policies
+from tracerec.tapping.deciding import ALWAYS, When, decision, is_integer_scalar
 from tracerec.tapping.emitters import TapSpec
 from tracerec.tapping.encode import encode_kwargs, encode_tree
-from tracerec.tapping.masks import encode_extents, encode_where
+from tracerec.tapping.masks import WHEN, encode_extents, encode_where
 from tracerec.tapping.primitive import bind
 
 __all__ = ["TapOptions", "tap", "tap_tree"]
@@ -24,6 +28,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Shards = Literal["auto", "gather", "local"]
+Over = Literal["lanes", "batch"]
 
 
 class _NotGiven:
@@ -39,6 +44,12 @@ def tap(
     value: T,
     name: str,
     *,
+    when: Any = ...,
+    every: Any = ...,
+    first: Any = ...,
+    steps: Any = ...,
+    keep: Any = ...,
+    over: Over = ...,
     where: Any = ...,
     logical_shapes: Any = ...,
     shards: Shards = ...,
@@ -52,6 +63,12 @@ def tap(
     name: str,
     *,
     result: R,
+    when: Any = ...,
+    every: Any = ...,
+    first: Any = ...,
+    steps: Any = ...,
+    keep: Any = ...,
+    over: Over = ...,
     where: Any = ...,
     logical_shapes: Any = ...,
     shards: Shards = ...,
@@ -64,6 +81,12 @@ def tap(
     name: str,
     *,
     result: Any = _NOT_GIVEN,
+    when: Any = None,
+    every: Any = None,
+    first: Any = None,
+    steps: Any = None,
+    keep: Any = "full",
+    over: Over = "lanes",
     where: Any = None,
     logical_shapes: Any = None,
     shards: Shards = "auto",
@@ -81,6 +104,16 @@ def tap(
         value: any pytree of JAX values, numpy arrays or Python scalars.
         name: the tap's name, such as ``"encoder/act"``; open scopes are put before it.
         result: returned in place of ``value`` when given; it is not recorded.
+        when: a bool scalar, which may be traced: whether the value is recorded this time. What is not is not copied
+            from the device. Under vmap each lane has its own, and a record says which lanes count; what comes back in
+            a backward pass follows the decision of the forward pass. `nonfinite`, `above` and `changed` make such.
+        every: records only at steps that this integer divides; it may be traced, as may the next two.
+        first: records only steps below this one.
+        steps: records only these steps: a slice, half-open, or a list or array. These three need the kwarg ``step``.
+        keep: what of each leaf is recorded, made on the device before anything is copied: ``"full"``, ``"summary"``,
+            ``"histogram"``, ``"fingerprint"``, a kind of `tracerec.keeping`, a function of the leaf that returns
+            arrays, or a list of these. A recording's own ``keep=`` goes before it.
+        over: whether under vmap what is kept is of each lane, ``"lanes"``, or of all together, ``"batch"``.
         where: a bool scalar: whether this record counts. Under vmap it is batched along and says which lanes do:
             give the predicate to taps inside a cond, and the condition to taps inside a while, that are vmapped.
         logical_shapes: the valid extent of padded leaves: a tuple with an int, a traced int or None (the whole axis) an
@@ -118,16 +151,10 @@ def tap(
         message = f"tap {name!r}: shards={shards!r}; use 'auto', 'gather' or 'local'"
         raise TapError(message, tap=name)
     name, kwargs = in_scope(name, kwargs)
-    reserved = sorted(_RESERVED & kwargs.keys())
-    if reserved:
-        message = f"tap {name!r}: the kwarg {reserved[0]!r} is reserved for a later version; choose another name"
-        raise TapError(message, tap=name)
-    options = TapOptions(where, logical_shapes, shards, ordered, derivatives)
+    fires = When(when, every, first, steps)
+    options = TapOptions(where, logical_shapes, shards, ordered, derivatives, None, keep, over, fires)
     tapped = tap_tree(value, name, kwargs, options)
     return tapped if isinstance(result, _NotGiven) else result
-
-
-_RESERVED = frozenset({"when", "keep", "every"})
 
 
 class TapOptions(NamedTuple):
@@ -139,6 +166,9 @@ class TapOptions(NamedTuple):
     ordered: bool = False
     derivatives: bool = True
     function: HostFunction | None = None
+    keep: Any = "full"
+    over: Over = "lanes"
+    fires: When = ALWAYS
 
 
 def tap_tree(value: Any, name: str, kwargs: dict[str, Any], options: TapOptions) -> Any:
@@ -154,6 +184,44 @@ def tap_tree(value: Any, name: str, kwargs: dict[str, Any], options: TapOptions)
         TapError: as `tap`.
     """
     raise_at_tap()
+    for plan, choice in _plans(name, options):
+        value = _tapped(value, _Call(name, kwargs, options), plan, choice)
+    return value
+
+
+class _Call(NamedTuple):
+    """A call of ``tap``: its full name, all kwargs, those of scopes included, and its options."""
+
+    name: str
+    kwargs: dict[str, Any]
+    options: TapOptions
+
+
+def _plans(name: str, options: TapOptions) -> list[tuple[Plan, Choice | None]]:
+    """Returns what recordings want of a tap, each plan once. Functions get what the tap gives."""
+    if options.over not in ("lanes", "batch"):
+        message = f"tap {name!r}: over={options.over!r}; use 'lanes' or 'batch'"
+        raise TapError(message, tap=name)
+    try:
+        asked = Plan(_FULL if options.keep == "full" else parse(options.keep), options.over, None, options.derivatives)
+    except TapError as error:
+        message = f"tap {name!r}: {error}"
+        raise TapError(message, tap=name) from error
+    known = policies()
+    if options.function is not None or not known:
+        traced.note(name, "traced")
+        return [(asked, None)]
+    plans = dict.fromkeys(policy.plan(name, asked) for policy in known)
+    traced.note(name, "left out" if set(plans) == {None} else "traced")
+    return [(plan, Choice(known, asked, plan)) for plan in plans if plan is not None]
+
+
+_FULL = Plan().keep
+
+
+def _tapped(value: Any, call: _Call, plan: Plan, choice: Choice | None) -> Any:
+    """Returns a pytree, tapped as one plan has it."""
+    name, kwargs, options = call
     structure, with_paths = encode_tree(value)
     leaves = [_checked(leaf, name) for _, leaf in with_paths]
     # A float0 leaf is "no tangent": it has no data to record.
@@ -162,7 +230,14 @@ def tap_tree(value: Any, name: str, kwargs: dict[str, Any], options: TapOptions)
         return value
     tree = jax.tree_util.tree_structure(value)
     encoded = encode_kwargs(kwargs, name)
+    decided = decision(_fires(options.fires, plan, kwargs), kwargs.get("step"), name)
+    if decided is False:
+        traced.note(name, "not now")
+        return value
     masks = [*encode_where(options.where, name), *encode_extents(options.logical_shapes, tree, with_paths, name)]
+    if decided is not True:
+        traced.note(name, "decided on the device")
+        masks.append((WHEN, decided))
     spec = TapSpec(
         name=name,
         kwargs=encoded.text,
@@ -172,9 +247,12 @@ def tap_tree(value: Any, name: str, kwargs: dict[str, Any], options: TapOptions)
         key_impls=tuple(_key_impl(leaves[i]) for i in numbers),
         columns=(*encoded.columns, *(column for column, _ in masks)),
         ordered=options.ordered,
-        derivatives=options.derivatives,
+        derivatives=plan.derivatives,
         shards=options.shards,
         function=options.function,
+        keep=() if plan.keeps_all else plan.keep,
+        over=plan.over,
+        choice=choice,
     )
     operands = (*encoded.operands, *(operand for _, operand in masks))
     masked = options.logical_shapes is not None
@@ -183,6 +261,14 @@ def tap_tree(value: Any, name: str, kwargs: dict[str, Any], options: TapOptions)
         if is_tracer(leaf):
             leaves[i] = leaf
     return jax.tree_util.tree_unflatten(tree, leaves)
+
+
+def _fires(asked: When, plan: Plan, kwargs: dict[str, Any]) -> When:
+    """Returns when a tap fires: what a recording says of steps goes before what the tap says, if it has a step."""
+    step = kwargs.get("step")
+    if plan.every is None or not is_integer_scalar(step):
+        return asked
+    return asked._replace(every=plan.every)
 
 
 def _checked(leaf: Any, name: str) -> Any:

@@ -14,13 +14,27 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tracerec.errors import TapError
+from tracerec.plans import PLAIN, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["batching_under", "disabled", "in_scope", "in_scope_kwargs", "is_batching_under", "is_disabled", "scope"]
+__all__ = [
+    "announce",
+    "batching_under",
+    "disabled",
+    "in_scope",
+    "in_scope_kwargs",
+    "is_batching_under",
+    "is_disabled",
+    "policies",
+    "scope",
+]
 
 _context = jax.make_user_context(default_value=None)
+
+_policies = jax.make_user_context(default_value=None)
+"""Those of the recordings that run, for all threads alike; None: all take what the taps give."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,6 +115,19 @@ def batching_under(what: tuple[Any, ...]) -> Any:
 def is_batching_under(what: tuple[Any, ...]) -> bool:
     """Returns whether this point is in such a context of `batching_under`."""
     return what in _key().control_flow
+
+
+def announce(policies: tuple[Policy, ...]) -> None:
+    """Tells all threads what the recordings that run want; what was traced for others is traced anew."""
+    distinct = tuple(dict.fromkeys(policies))
+    value = distinct if any(policy != PLAIN for policy in distinct) else None
+    if _policies.get_global() != value:
+        _policies.set_global(value)
+
+
+def policies() -> tuple[Policy, ...]:
+    """Returns what the recordings that run want, each policy once; empty when they take what the taps give."""
+    return _policies.value or ()
 
 
 def is_disabled() -> bool:

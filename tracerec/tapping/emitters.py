@@ -11,14 +11,16 @@ import jax
 import numpy as np
 
 from tracerec import outfeed
-from tracerec.model import NO_SHARD, Column, Leaf, Site, Transform
+from tracerec.model import NO_SHARD, Column, Kept, Leaf, Site, Transform
 from tracerec.outfeed.programs import EAGER, Program
 from tracerec.tapping._jax import is_key_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from tracerec.keeping import Keep
     from tracerec.outfeed.functions import HostFunction
+    from tracerec.plans import Choice
     from tracerec.tapping.encode import ColumnSpec
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "physical_dtype",
     "physical_shape",
     "program_emitter",
+    "site_of",
     "to_host",
 ]
 
@@ -51,6 +54,10 @@ class TapSpec:
         shards: what is recorded of a value that XLA shards by itself: ``"gather"``, ``"local"`` or ``"auto"``.
         gathered: mesh axes over which the value was gathered, so that they are no coordinates of the record.
         function: the function on the host that gets the records; None: recorders do.
+        keep: what is kept of each leaf before it is copied; empty: all of it.
+        over: as `tracerec.plans.Plan.over`.
+        kept: for each leaf what it is, in the spec of a tap whose leaves have been reduced; else empty.
+        choice: what recordings had chosen when the tap was traced; None: no recording had.
     """
 
     name: str
@@ -65,6 +72,10 @@ class TapSpec:
     shards: str = "auto"
     gathered: tuple[str, ...] = ()
     function: HostFunction | None = None
+    keep: tuple[Keep, ...] = ()
+    over: str = "lanes"
+    kept: tuple[Kept | None, ...] = ()
+    choice: Choice | None = None
 
     def with_columns(self, columns: Iterable[ColumnSpec]) -> TapSpec:
         """Returns the spec with further columns behind its own."""
@@ -85,6 +96,7 @@ class Emitter:
         devices: the device id of each shard of the mesh; empty outside one.
         words: which operands travel as 32-bit words, with their dtype.
         nbytes: bytes of one record's arrays.
+        choice: as `TapSpec.choice`.
     """
 
     site: Site
@@ -96,6 +108,7 @@ class Emitter:
     devices: tuple[int, ...]
     words: tuple[tuple[int, np.dtype[Any]], ...]
     nbytes: int
+    choice: Choice | None = None
 
     def fire(self, arrays: tuple[np.ndarray, ...], *, device: int | None = None, shard: int = NO_SHARD) -> None:
         """Enqueues one record; never raises, never calls jax, keeps the arrays as they are."""
@@ -177,13 +190,14 @@ def program_emitter(
         wholes: for shards: the shape of each leaf's whole array.
     """
     shapes = tuple((physical_shape(a), physical_dtype(a)) for a in avals)
-    site = _site(spec, transforms, present, shapes, mesh)
+    site = site_of(spec, transforms, present, shapes, mesh)
     if wholes is not None:
         leaves = (dataclasses.replace(x, global_shape=whole) for x, whole in zip(site.leaves, wholes, strict=True))
         site = dataclasses.replace(site, leaves=tuple(leaves))
     n = len(present)
     words = tuple((n + i, np.dtype(column.words)) for i, column in enumerate(spec.columns) if column.words is not None)
-    return Emitter(site, program, position, once, False, spec.function, devices, words, site.record_nbytes)  # noqa: FBT003
+    nbytes = site.record_nbytes
+    return Emitter(site, program, position, once, False, spec.function, devices, words, nbytes, spec.choice)  # noqa: FBT003
 
 
 def eager_emitter(
@@ -201,16 +215,25 @@ def _eager(
     return program_emitter(spec, transforms, present, structs, program=EAGER, position=0, once=True)
 
 
-def _site(
+def site_of(
     spec: TapSpec,
     transforms: tuple[Transform, ...],
     present: tuple[int, ...],
-    shapes: tuple[tuple[tuple[int, ...], str], ...],
-    mesh: tuple[tuple[str, int], ...],
+    shapes: Sequence[tuple[tuple[int, ...], str]],
+    mesh: tuple[tuple[str, int], ...] = (),
 ) -> Site:
+    """Returns the site of a tap.
+
+    Args:
+        spec: the tap's parameter.
+        transforms: the tap's parameter.
+        present: the tap's parameter.
+        shapes: the shape and the dtype's name of each operand, as the host gets it.
+        mesh: as `program_emitter` takes it.
+    """
     n = len(present)
     leaves = tuple(
-        Leaf(spec.paths[i], shape, dtype, spec.numbers[i], spec.key_impls[i])
+        Leaf(spec.paths[i], shape, dtype, spec.numbers[i], spec.key_impls[i], kept=spec.kept[i] if spec.kept else None)
         for i, (shape, dtype) in zip(present, shapes[:n], strict=True)
     )
     columns = tuple(

@@ -28,9 +28,11 @@ from tracerec.tapping.emitters import Emitter, TapSpec, mark_emitter, new_progra
 from tracerec.tapping.shards import emit_local, records_shards
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tracerec.outfeed.programs import Program
 
-__all__ = ["emit"]
+__all__ = ["emit", "emit_traced"]
 
 
 def emit(ctx: Any, primitive: Any, args: Any, *, spec: TapSpec, transforms: Any, present: Any) -> None:
@@ -59,6 +61,25 @@ def emit(ctx: Any, primitive: Any, args: Any, *, spec: TapSpec, transforms: Any,
         _make_manual(ctx, primitive, args, rest, bound)
     else:
         _emit_shards(ctx, args, axes.mesh, bound)
+
+
+def emit_traced(ctx: Any, function: Callable[..., None], args: Any) -> None:
+    """Traces a function of a tap's operands, which has taps of its own, and lowers it in the tap's place.
+
+    Args:
+        ctx: JAX's lowering context.
+        function: the function, which returns nothing.
+        args: MLIR values of the operands.
+    """
+
+    def traced(*xs: Any) -> list[Any]:
+        function(*xs)
+        return []
+
+    inner = ctx.replace(avals_out=[])
+    mlir.lower_fun(traced, multiple_results=True)(inner, *args)
+    if inner.tokens_out is not None:
+        ctx.set_tokens_out(inner.tokens_out)
 
 
 def _emit_one(ctx: Any, args: Any, num_devices: int, bound: Any) -> None:

@@ -13,9 +13,12 @@ from tracerec.errors import TapError
 from tracerec.tapping._jax import is_tracer
 from tracerec.tapping.encode import ColumnSpec
 
-__all__ = ["TAKEN", "WHERE", "encode_extents", "encode_where", "is_told"]
+__all__ = ["TAKEN", "WHEN", "WHERE", "encode_extents", "encode_where", "is_told"]
 
 WHERE = ColumnSpec("where", role="where")
+
+WHEN = ColumnSpec("when", role="when")
+"""Whether a tap fires at all: an operand until it is lowered, and in no record."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from tracerec.tapping._jax import (
 )
 from tracerec.tapping.emitters import TapSpec, eager_emitter, to_host
 from tracerec.tapping.masks import TAKEN, WHERE
+from tracerec.tapping.reduced import Plain, fire_eagerly, fire_when, is_plain
 from tracerec.tapping.shards import fire_local, records_shards
 
 __all__ = ["bind"]
@@ -104,6 +105,9 @@ def _fire(given: _Split, args: Any, bound: Any) -> None:
     spec: TapSpec = bound["spec"]
     if spec.function is None and not outfeed.listening():
         return
+    if not is_plain(spec):
+        fire_eagerly(args, _fire_plain, Plain(spec, bound["transforms"], bound["present"]))
+        return
     if any(isinstance(x, jax.Array) and len(x.devices()) > 1 for x in given.leaves) and records_shards(
         spec, given.leaves
     ):
@@ -111,6 +115,14 @@ def _fire(given: _Split, args: Any, bound: Any) -> None:
         return
     emitter = eager_emitter(spec, bound["transforms"], bound["present"], args)
     emitter.fire(tuple(to_host(a) for a in args), device=_device_of(given.leaves))
+
+
+def _fire_plain(plain: Plain, args: list[Any]) -> None:
+    _fire(_split(args, plain.present), args, _bound(plain))
+
+
+def _bound(plain: Plain) -> dict[str, Any]:
+    return {"spec": plain.spec, "transforms": plain.transforms, "present": plain.present}
 
 
 def _device_of(leaves: list[Any]) -> int | None:
@@ -271,9 +283,17 @@ def _partial_eval(trace: Any, *tracers: Any, **params: Any) -> Any:
 
 
 def _lower(ctx: Any, *args: Any, mute: int, **params: Any) -> list[Any]:
-    if mute == NOT_MUTED:
+    plain = Plain(params["spec"], params["transforms"], params["present"])
+    if mute == NOT_MUTED and is_plain(plain.spec):
         lowering.emit(ctx, tap_p, args, **params)
+    elif mute == NOT_MUTED:
+        lowering.emit_traced(ctx, lambda *xs: fire_when(xs, _bind_plain, plain), args)
     return list(args[: len(params["present"])])
+
+
+def _bind_plain(plain: Plain, args: list[Any]) -> None:
+    # not the bind above: it would look whether the tap is being batched, as what is lowered may well be just now
+    jex.Primitive.bind(tap_p, *args, **_bound(plain), mute=NOT_MUTED)
 
 
 control_flow.install(tap_p)

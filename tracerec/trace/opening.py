@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tracerec.formats.contract import TraceSource
+    from tracerec.formats.merged import Process
     from tracerec.formats.pool import Pool
     from tracerec.trace.processes import ProcessesSource
     from tracerec.trace.trace import Trace
 
-__all__ = ["LIVE_SUFFIX", "open_source", "open_trace"]
+__all__ = ["LIVE_SUFFIX", "open_source", "open_sources", "open_trace"]
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 """The signature of an HDF5 file: HDF5 File Format Specification, III.A."""
@@ -64,11 +65,16 @@ def open_trace(path: Paths | Sequence[Paths]) -> Trace:
     from tracerec.trace.refreshing import Opened
     from tracerec.trace.trace import Trace
 
+    return Trace(Opened(open_sources(path)))
+
+
+def open_sources(path: Paths | Sequence[Paths]) -> TraceSource:
+    """Returns what `open_trace` makes a trace of, and raises the same: one recording, or those of several processes."""
     if isinstance(path, (str, os.PathLike)):
         text = os.fspath(path)
         if not is_pattern(text) or _is_there(text):
-            return Trace(Opened(open_source(text)))
-        return Trace(Opened(_of_processes(text, _matching(text), ordered=False)))
+            return open_source(text)
+        return _of_processes(text, _matching(text), ordered=False)
     texts = [os.fspath(each) for each in path]
     if not texts:
         message = "there is no trace: the list of paths is empty"
@@ -76,7 +82,7 @@ def open_trace(path: Paths | Sequence[Paths]) -> Trace:
     found = [
         each for text in texts for each in ([text] if not is_pattern(text) or _is_there(text) else _matching(text))
     ]
-    return Trace(Opened(_of_processes(", ".join(texts), found, ordered=True)))
+    return _of_processes(", ".join(texts), found, ordered=True)
 
 
 def _of_processes(name: str, paths: Sequence[str], *, ordered: bool) -> ProcessesSource:
@@ -92,6 +98,12 @@ def _of_processes(name: str, paths: Sequence[str], *, ordered: bool) -> Processe
             numbers.append(number)
             sources.append(open_source(path, pool))
             stack.callback(sources[-1].close)
+            if isinstance(sources[-1], ProcessesSource):
+                message = (
+                    f"{path} is a merged recording of {len(sources[-1].sources)} processes already, which is opened "
+                    "alone: leave it out of the paths or the pattern"
+                )
+                raise TraceError(message, path=path)
         joined = ProcessesSource(name, sources, numbers)
         stack.pop_all()
         return joined
@@ -157,8 +169,10 @@ def _found(path: Path, pool: Pool | None) -> TraceSource | None:
 
 
 def _folder(path: Path, pool: Pool | None) -> TraceSource:
-    from tracerec.formats.arrow import layout
+    from tracerec.formats.arrow import layout, processes
 
+    if processes.is_merged(path):
+        return _merged(path, *processes.open_processes(path, pool))
     if layout.is_trace(path):
         from tracerec.formats.arrow.reading import ArrowSource
 
@@ -219,9 +233,24 @@ def _sealed(path: Path, mode: int, pool: Pool | None) -> TraceSource:
     if start != _HDF5_MAGIC:
         message = f"{path} is not a trace: it is not an HDF5 file (it begins with {start!r})"
         raise TraceFormatError(message, path=str(path))
-    from tracerec.formats.hdf5.reading import Hdf5Source
+    from tracerec.formats.hdf5.processes import open_hdf5
 
-    return Hdf5Source(path, pool=pool)
+    processes, sources = open_hdf5(path, pool)
+    return _merged(path, processes, sources) if processes else sources[0]
+
+
+def _merged(path: Path, processes: Sequence[Process], sources: Sequence[TraceSource]) -> ProcessesSource:
+    """Returns the processes of a merged recording as one."""
+    from tracerec.trace.processes import ProcessesSource
+
+    try:
+        return ProcessesSource(
+            str(path), sources, [each.number for each in processes], [each.name for each in processes]
+        )
+    except BaseException:
+        for source in sources:
+            source.close()
+        raise
 
 
 def _hint(path: Path) -> str:

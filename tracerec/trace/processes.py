@@ -55,18 +55,27 @@ class ProcessesSource(JoinedSource):
         path: what was opened, for messages.
         sources: the sources.
         numbers: the number of each process, ascending.
+        names: what notes call each; None: the names of the files. Given for the processes of one merged recording.
 
     Attributes:
         numbers: as given.
+        names: as given, or the names of the files.
+        merged: whether all are in one merged recording.
 
     Raises:
         TraceError: two of them are of one recording.
     """
 
-    def __init__(self, path: str, sources: Sequence[TraceSource], numbers: Sequence[int]) -> None:
-        _check_different(sources)
+    def __init__(
+        self, path: str, sources: Sequence[TraceSource], numbers: Sequence[int], names: Sequence[str] | None = None
+    ) -> None:
+        if names is None:
+            _check_files(sources)
         self.numbers = tuple(numbers)
-        super().__init__(path, _joined_info(sources), sources)
+        self.merged = names is not None
+        self.names = tuple(Path(source.path).name for source in sources) if names is None else tuple(names)
+        _check_runs(sources, [source.path for source in sources] if names is None else self.names)
+        super().__init__(path, _joined_info(sources, self.names), sources)
 
 
 def numbered(paths: Sequence[str], *, ordered: bool) -> list[tuple[int, str]]:
@@ -104,9 +113,8 @@ def _natural(path: str) -> list[tuple[int, str]]:
     return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(re.split(r"(\d+)", path))]
 
 
-def _check_different(sources: Sequence[TraceSource]) -> None:
+def _check_files(sources: Sequence[TraceSource]) -> None:
     files: dict[tuple[int, int], str] = {}
-    runs: dict[str, str] = {}
     for source in sources:
         path = Path(source.path)
         if path.exists():
@@ -116,16 +124,21 @@ def _check_different(sources: Sequence[TraceSource]) -> None:
                 same = "twice" if first == source.path else f"twice, as {first} and as {source.path}"
                 message = f"{source.path} is given {same}; leave one out"
                 raise TraceError(message, path=source.path)
-        first = runs.setdefault(source.info.run_id, source.path)
-        if first is not source.path:
+
+
+def _check_runs(sources: Sequence[TraceSource], names: Sequence[str]) -> None:
+    runs: dict[str, str] = {}
+    for source, name in zip(sources, names, strict=True):
+        first = runs.setdefault(source.info.run_id, name)
+        if first is not name:
             message = (
-                f"{first} and {source.path} are of one process's recording, run {source.info.run_id}: one is a copy of "
+                f"{first} and {name} are of one process's recording, run {source.info.run_id}: one is a copy of "
                 "the other, or an earlier state; leave one out"
             )
             raise TraceError(message, path=source.path)
 
 
-def _joined_info(sources: Sequence[TraceSource]) -> ProcessesInfo:
+def _joined_info(sources: Sequence[TraceSource], names: Sequence[str]) -> ProcessesInfo:
     infos = [source.info for source in sources]
     ended = [info.ended for info in infos]
     first = infos[0]
@@ -145,7 +158,7 @@ def _joined_info(sources: Sequence[TraceSource]) -> ProcessesInfo:
         high_water_bytes=max(info.high_water_bytes for info in infos),
         retired=_sum(info.retired for info in infos),
         over_budget=_sum(info.over_budget for info in infos),
-        notes=_notes(sources),
+        notes=_notes(sources, names),
         format_version=max(info.format_version for info in infos),
         files=tuple(infos),
     )
@@ -165,12 +178,12 @@ def _devices(infos: Sequence[RunInfo]) -> tuple[Mapping[str, Any], ...]:
     return tuple(found)
 
 
-def _notes(sources: Sequence[TraceSource]) -> tuple[str, ...]:
+def _notes(sources: Sequence[TraceSource], names: Sequence[str]) -> tuple[str, ...]:
     notes: list[str] = []
     if any(source.info.state == "recording" for source in sources):
         notes.append(RECORDING_NOTE)
-    for source in sources:
-        notes += [f"{Path(source.path).name}: {note}" for note in source.info.notes]
+    for source, name in zip(sources, names, strict=True):
+        notes += [f"{name}: {note}" for note in source.info.notes]
     return tuple(notes)
 
 

@@ -74,6 +74,7 @@ class Opened:
             return 0
         source = after[0]
         if isinstance(self.source, ProcessesSource):
+            # Those of a merged recording have ended, so that they are not among these.
             source = ProcessesSource(self.source.path, after, self.source.numbers)
         self._earlier.update([self.source, *before])
         self.source, self._looks = source, looks

@@ -10,6 +10,7 @@ INVARIANTS: dict[str, str] = {
     "stays-inside": "Nothing leads out of the recording: no link, virtual dataset, external storage or foreign filter.",
     "run-described": "The run's description is there, and has the members of its schema.",
     "streams-listed": "The list of streams names every stream that is there, once, and no other.",
+    "processes-listed": "The list of a merged recording names every process that is there, once, and no other.",
     # checksums
     "frame-checksum": "Every byte of a segment is in a frame whose checksum is right, up to the end that a kill tore.",
     "chunk-checksum": "Chunks and lists of an HDF5 file have the checksums that it keeps of them (since version 1.2).",
@@ -52,7 +53,16 @@ _EVERYWHERE = (
     "number-monotone",
     "dtype-valid",
 )
-_SEALED = ("streams-listed", "site-id", "chunk-whole", "size-declared", "summary-true", "steps-true", "counts-true")
+_SEALED = (
+    "streams-listed",
+    "processes-listed",
+    "site-id",
+    "chunk-whole",
+    "size-declared",
+    "summary-true",
+    "steps-true",
+    "counts-true",
+)
 _HDF5 = (*_EVERYWHERE, *_SEALED, "chunk-checksum")
 _ARROW = (*_EVERYWHERE, *_SEALED, "file-checksum")
 _FOLDER = ("segment-sequence", "part-manifest")

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
+from tracerec.keeping import reading
 from tracerec.salvaging.described import attempts_fault, run_fault
 from tracerec.verifying.arrivals import Seen, check_arrivals
 from tracerec.verifying.stored import check_stored
@@ -75,6 +76,9 @@ def check_streams(
             message = f"two streams are of the same site {site.id:016x}: readers take them for two taps"
             findings.add("streams-listed", opened.file, message, tap=site.name)
         seen[site.id] = site.name
+        if (contradiction := reading.fault(site)) is not None:
+            message = f"what the site says that was kept of a leaf contradicts its arrays: {contradiction}"
+            findings.add("shape-declared", opened.file, message, tap=site.name)
         check = check_stream(
             opened,
             findings,

@@ -8,6 +8,7 @@ from tracerec.errors import TraceFormatError, TraceNotFound
 from tracerec.salvaging.forms import find, live_of
 from tracerec.verifying.invariants import of_form
 from tracerec.verifying.live import check_folder, open_sealed
+from tracerec.verifying.merged import check_merged, processes_of
 from tracerec.verifying.report import Findings, Verification
 from tracerec.verifying.sealed import check_opened
 
@@ -71,6 +72,8 @@ def _verified(found: Found) -> Verification:
         return findings.verification(str(found.path), found.form, info, checked)
     if (live := live_of(found.path)).is_dir():
         findings.note(f"{live} is there, too: the recording is being continued, or closing it was interrupted")
+    if (processes := processes_of(found)) is not None:
+        return check_merged(found, processes, findings)
     opened = open_sealed(found.path, findings)
     try:
         check_opened(opened, found.path.name, findings)

@@ -9,16 +9,18 @@ import stat
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import crc32c
 import numpy as np
 
 from tracerec.errors import TraceFormatError
 from tracerec.formats.arrow import layout
 from tracerec.formats.arrow.ipc import IPC_ERRORS, Batch, Column, Extent, IpcFile
+from tracerec.formats.resident import RESIDENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["MappedFile", "Place", "map_file"]
+__all__ = ["MappedFile", "Place", "checksum_of", "map_file"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,10 +118,15 @@ class MappedFile:
     def shut(self) -> None:
         """Forgets the mapping until the file is next read."""
         self.__dict__.pop("_file", None)
+        self.__dict__.pop("_mapping", None)
 
     @cached_property
     def _file(self) -> IpcFile:
-        return IpcFile(map_file(self._place, self._nbytes))
+        return IpcFile(self._mapping)
+
+    @cached_property
+    def _mapping(self) -> np.ndarray:
+        return map_file(self._place, self._nbytes)
 
     def _column(self, field: layout.Field) -> Column:
         column = self._file.columns.get(field.name)
@@ -173,8 +180,28 @@ class MappedFile:
         """Yields the row, counted from the first, and the bytes of each part."""
         row = 0
         for piece, (extent, low, high) in zip(pieces, parts, strict=True):
+            RESIDENT.read(self._mapping, extent.stored)
             yield row, self._file.load(extent)[low:high]
             row += piece.stop - piece.first
+
+
+def checksum_of(data: np.ndarray, wrote: Callable[[memoryview], object] = lambda _: None) -> int:
+    """Returns the CRC-32C of a file that `map_file` mapped, of which little is in memory at a time.
+
+    Args:
+        data: all bytes of the file.
+        wrote: is given the bytes, block by block.
+    """
+    found = 0
+    for start in range(0, len(data), _BLOCK_BYTES):
+        block = data[start : start + _BLOCK_BYTES].data
+        RESIDENT.read(data, len(block))
+        found = crc32c.crc32c(block, found)
+        wrote(block)
+    return found
+
+
+_BLOCK_BYTES = 8 << 20
 
 
 def map_file(place: Place, nbytes: int | None = None) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 from tracerec import lanes
 from tracerec.errors import TraceError, TraceFormatError, TraceNotFound
 from tracerec.formats.arrow import layout
-from tracerec.formats.arrow.files import MappedFile, Place, map_file
+from tracerec.formats.arrow.files import MappedFile, Place, checksum_of, map_file
 from tracerec.formats.arrow.ipc import IPC_ERRORS, Batch, IpcFile
 from tracerec.formats.headers import JSON_ERRORS, parse_json, parse_run, parse_version
 from tracerec.model import INDEX_DTYPE, Site
@@ -110,7 +110,7 @@ class ArrowSource:
             data = map_file(Place(self.path, check.name), check.nbytes)
         except TraceFormatError as error:
             return str(error)
-        found = crc32c.crc32c(data.data)
+        found = checksum_of(data)
         if found == check.crc32c:
             return None
         return f"{check.name}: its CRC-32C is {found:08x}, not {check.crc32c:08x}"

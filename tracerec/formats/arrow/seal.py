@@ -28,7 +28,7 @@ from tracerec.model import INDEX_DTYPE
 from tracerec.summaries import StepRange, summarizers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from tracerec.formats.contract import StreamSource, TraceSource
@@ -47,7 +47,13 @@ _TEXT_BYTES = 16 << 20
 """Bytes of text of a batch of streams.arrow: Arrow's offsets of texts have 32 bits."""
 
 
-def seal(source: TraceSource, path: str | os.PathLike[str], *, compression: str | None = None) -> None:
+def seal(
+    source: TraceSource,
+    path: str | os.PathLike[str],
+    *,
+    compression: str | None = None,
+    wrote: Callable[[int], None] = lambda _: None,
+) -> None:
     """Writes all records of a source to a folder of Arrow IPC files, which appears whole or not at all.
 
     The folder is written beside its place, flushed to the disk, then renamed. The same records give the same bytes.
@@ -57,6 +63,7 @@ def seal(source: TraceSource, path: str | os.PathLike[str], *, compression: str 
         path: the folder; nothing, or an empty folder, may be there.
         compression: ``"lz4"`` (fast), ``"zstd"`` (small) or None, which readers map into memory without a copy. It is
             left out of files in which it gains less than 5 %.
+        wrote: told of the bytes of records, uncompressed, that were written.
 
     Raises:
         SealingError: there is something at the path, the folder cannot be written, the source cannot be read, or the
@@ -74,7 +81,7 @@ def seal(source: TraceSource, path: str | os.PathLike[str], *, compression: str 
     try:
         _check_free(path)
         Path(temporary).mkdir()
-        _write(source, Path(temporary), compression)
+        _write(source, Path(temporary), compression, wrote)
         _commit(temporary, path)
     except Exception as error:
         # Sources raise their own errors.
@@ -86,13 +93,13 @@ def seal(source: TraceSource, path: str | os.PathLike[str], *, compression: str 
             shutil.rmtree(temporary)
 
 
-def _write(source: TraceSource, folder: Path, compression: str | None) -> None:
+def _write(source: TraceSource, folder: Path, compression: str | None, wrote: Callable[[int], None]) -> None:
     streams = source.streams
     rows: dict[int, dict[str, Any]] = {}
     for file in layout.plan([(stream.site, stream.records) for stream in streams]):
         written = [(number, streams[number]) for number in file.streams]
         with _FileWriter(folder / file.name, file, _metadata(file, streams), compression) as writer:
-            found = [_write_stream(writer, number, stream) for number, stream in written]
+            found = [_write_stream(writer, number, stream, wrote) for number, stream in written]
         for row in found:
             share = writer.nbytes * row["records"] // writer.rows if writer.rows else 0
             row |= {"nbytes": share if file.pooled else writer.nbytes}
@@ -104,7 +111,9 @@ def _write(source: TraceSource, folder: Path, compression: str | None) -> None:
     _write_index(folder, [rows[number] for number in range(len(rows))], structure.canonical(info.to_json()))
 
 
-def _write_stream(writer: _FileWriter, number: int, stream: StreamSource) -> dict[str, Any]:
+def _write_stream(
+    writer: _FileWriter, number: int, stream: StreamSource, wrote: Callable[[int], None]
+) -> dict[str, Any]:
     """Writes the records of a stream; returns what its row of streams.arrow says of it alone."""
     site, records = stream.site, stream.records
     first, steps, leaves = writer.rows, StepRange(), summarizers(stream)
@@ -125,6 +134,7 @@ def _write_stream(writer: _FileWriter, number: int, stream: StreamSource) -> dic
                 field = layout.Field(f"kwarg_{place}", column.dtype, column.shape)
                 arrays[field.name] = _checked(stream.column(place, start, stop), field, site.name, (start, stop))
         writer.add(number, index, [arrays[field.name] for field in writer.file.fields])
+        wrote((stop - start) * width)
     low, high = steps.range or (None, None)
     return {
         "stream": number,

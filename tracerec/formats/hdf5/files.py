@@ -13,14 +13,14 @@ import numpy as np
 from h5py import h5a, h5g, h5t
 
 from tracerec.errors import TraceError, TraceFormatError, TraceNotFound
-from tracerec.formats.hdf5.datasets import HDF5_ERRORS, Place
+from tracerec.formats.hdf5.datasets import HDF5_ERRORS, Place, open_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from tracerec.formats.pool import Pool
 
-__all__ = ["OpenFile", "attribute"]
+__all__ = ["OpenFile", "attribute", "open_root"]
 
 
 _MOST_KEPT = 256
@@ -35,6 +35,7 @@ class OpenFile:
     Args:
         path: the file.
         pool: the pool of the trace that it is a part of, which may shut it; None: it is open until it is closed.
+        group: the path of the group that is taken for the root; empty for the file's own.
 
     Attributes:
         place: where it is.
@@ -44,7 +45,7 @@ class OpenFile:
         TraceFormatError: it is no HDF5 file, or is damaged.
     """
 
-    def __init__(self, path: str, pool: Pool | None = None) -> None:
+    def __init__(self, path: str, pool: Pool | None = None, group: str = "") -> None:
         self._inside: OrderedDict[str, Any] = OrderedDict()
         self._pool, self._closed = pool, False
         self._lock = contextlib.nullcontext() if pool is None else pool.lock
@@ -52,8 +53,8 @@ class OpenFile:
             self._file = _opened(path)
             status = os.fstat(self._file.id.get_vfd_handle())
             self._identity = _identity(status)
-            self.place = Place(path, status.st_size)
-            self._root = _root(self._file, self.place)
+            self.place = Place(path, status.st_size, f"/{group}")
+            self._root = open_root(self._file, self.place)
             self._use()
 
     @contextlib.contextmanager
@@ -110,7 +111,7 @@ class OpenFile:
             self._file.close()
             message = f"{path!r} is another file than when the trace was opened; open it again"
             raise TraceError(message, path=path)
-        self._root = _root(self._file, self.place)
+        self._root = open_root(self._file, self.place)
 
 
 def attribute(root: h5g.GroupID, name: str, place: Place) -> str | None:
@@ -154,12 +155,21 @@ def _opened(path: str) -> h5py.File:
         raise TraceFormatError(message, path=path) from error
 
 
-def _root(file: h5py.File, place: Place) -> h5g.GroupID:
+def open_root(file: h5py.File, place: Place) -> h5g.GroupID:
+    """Returns the group at a place, without following a link; on a TraceFormatError the file is closed."""
     try:
-        return h5g.open(file.id, b"/")
+        found = h5g.open(file.id, b"/")
+        at = Place(place.file, place.size)
+        for name in place.inside.strip("/").split("/") if place.inside != "/" else ():
+            at = at.child(name)
+            found = open_group(found, name, at)
+    except TraceFormatError:
+        file.close()
+        raise
     except HDF5_ERRORS as error:
         file.close()
         raise place.error(error) from error
+    return found
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tracerec.formats.hdf5 import layout
 from tracerec.formats.hdf5.reading import Hdf5Stream
 from tracerec.formats.hdf5.seal import READ_BYTES, cut_block, reads, write_stream
-from tracerec.formats.hdf5.writing import filters_for, new_file
+from tracerec.formats.hdf5.writing import filters_for, new_file, new_merged_file
 from tracerec.formats.joined import JoinedSource
 from tracerec.protocol import dtypes
 
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from tracerec.formats.hdf5.datasets import Grid
     from tracerec.formats.hdf5.writing import Chunk, FileWriter, StreamWriter
     from tracerec.formats.joined import JoinedStream
+    from tracerec.formats.merged import Process
 
-__all__ = ["Merged", "merge"]
+__all__ = ["Merged", "Recording", "merge", "merge_processes"]
 
 
 @dataclasses.dataclass(slots=True)
@@ -58,6 +59,7 @@ def merge(
     compression: str | None = "lz4",
     before: Mapping[int, int] | None = None,
     in_memory: bool = False,
+    wrote: Callable[[int], None] = lambda _: None,
 ) -> Merged:
     """Writes all records of several sources, one after the other, to one HDF5 file, which appears whole or not at all.
 
@@ -72,6 +74,7 @@ def merge(
         compression: as `tracerec.formats.hdf5.seal.seal`.
         before: likewise; for streams that no source has as HDF5.
         in_memory: likewise.
+        wrote: told of the bytes that were written.
 
     Returns:
         How much was copied.
@@ -83,15 +86,62 @@ def merge(
         >>> merge([first, second], "run.h5", info=first.info)  # doctest: +SKIP
         Merged(copied=1048576, cut=0, copied_records=2621440)
     """
+    with new_file(os.fspath(path), compression, in_memory=in_memory, wrote=wrote) as file:
+        return _write(file, sources, os.fspath(path), info, before)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recording:
+    """The recording of one process, to be merged with those of others.
+
+    Attributes:
+        process: its number and name.
+        sources: the pieces in order of their records, as `merge` takes them.
+        info: what is known of it.
+        compression: as `merge`.
+    """
+
+    process: Process
+    sources: Sequence[TraceSource]
+    info: RunInfo
+    compression: str | None = "lz4"
+
+
+def merge_processes(
+    recordings: Sequence[Recording], path: str | os.PathLike[str], *, wrote: Callable[[int], None]
+) -> Merged:
+    """Writes the recordings of several processes to one HDF5 file, each into a group of its own, else as `merge`.
+
+    Args:
+        recordings: the recordings, in the order of their numbers.
+        path: the file; an older one there is replaced.
+        wrote: told of the bytes that were written.
+
+    Raises:
+        SealingError: as `merge`.
+    """
     merged = Merged()
-    with new_file(os.fspath(path), compression, in_memory=in_memory) as file:
-        for stream in JoinedSource(os.fspath(path), info, sources).streams:
-            if any(isinstance(piece, Hdf5Stream) for piece in stream.pieces):
-                _write_stream(file, stream, merged)
-            else:
-                write_stream(file, stream, (before or {}).get(stream.site_id, 0))
-                merged.cut += stream.records * stream.site.record_nbytes
-        file.finish(info)
+    with new_merged_file(os.fspath(path), wrote) as file:
+        for each in recordings:
+            writer = file.process(each.process, each.compression)
+            done = _write(writer, each.sources, os.fspath(path), each.info, None)
+            merged.copied, merged.cut = merged.copied + done.copied, merged.cut + done.cut
+            merged.copied_records += done.copied_records
+        file.finish()
+    return merged
+
+
+def _write(
+    file: FileWriter, sources: Sequence[TraceSource], path: str, info: RunInfo, before: Mapping[int, int] | None
+) -> Merged:
+    merged = Merged()
+    for stream in JoinedSource(path, info, sources).streams:
+        if any(isinstance(piece, Hdf5Stream) for piece in stream.pieces):
+            _write_stream(file, stream, merged)
+        else:
+            write_stream(file, stream, (before or {}).get(stream.site_id, 0))
+            merged.cut += stream.records * stream.site.record_nbytes
+    file.finish(info)
     return merged
 
 

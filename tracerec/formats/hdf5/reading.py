@@ -9,7 +9,7 @@ import crc32c
 import numpy as np
 
 from tracerec.errors import TraceFormatError
-from tracerec.formats import headers
+from tracerec.formats import headers, merged
 from tracerec.formats.hdf5 import layout
 from tracerec.formats.hdf5.datasets import HDF5_ERRORS, Dataset, open_group
 from tracerec.formats.hdf5.files import OpenFile, attribute
@@ -44,6 +44,7 @@ class Hdf5Source:
     Args:
         path: the file.
         pool: the pool of the trace that the file is a part of; None: it is a trace of its own.
+        group: the group of one process in a merged file, such as ``"processes/000003"``; empty: the whole file.
 
     Attributes:
         path: the file, as given.
@@ -59,9 +60,9 @@ class Hdf5Source:
         ...     source.streams[0].leaf(0, 0, 10)
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, pool: Pool | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, pool: Pool | None = None, group: str = "") -> None:
         self.path = os.fspath(path)
-        self._contents = _Contents(OpenFile(self.path, pool), pool or Pool())
+        self._contents = _Contents(OpenFile(self.path, pool, group), pool or Pool())
         try:
             self.info: RunInfo = self._contents.run_info()
             self.streams: Sequence[Hdf5Stream] = self._contents.streams()
@@ -362,10 +363,14 @@ def _checked_version(root: h5g.GroupID, place: Place) -> tuple[int, int]:
         raise TraceFormatError(message, path=place.file)
     text = attribute(root, layout.VERSION_ATTRIBUTE, place) or ""
     try:
-        return headers.parse_version(text)
+        version = headers.parse_version(text)
     except ValueError as error:
         message = f"{place.file!r}: {error}"
         raise TraceFormatError(message, path=place.file) from error
+    if attribute(root, merged.ATTRIBUTE, place) is not None:
+        message = f"{place.file!r} is a merged recording of several processes, which cannot be used as that of one"
+        raise TraceFormatError(message, path=place.file)
+    return version
 
 
 def _expected_sums(root: h5g.GroupID, place: Place) -> dict[str, int]:

@@ -23,19 +23,29 @@ from h5py import h5a, h5d, h5f, h5g, h5p, h5s, h5t
 
 from tracerec import structure
 from tracerec.errors import SealingError
+from tracerec.formats import merged
 from tracerec.formats.contract import FORMAT_VERSION
 from tracerec.formats.hdf5 import layout
 from tracerec.formats.hdf5.codecs import COMPRESSIONS, Codec, filters_of
 from tracerec.formats.hdf5.types import file_type
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from tracerec.formats.contract import RunInfo
     from tracerec.model import Site
     from tracerec.statistics import LeafSummary
 
-__all__ = ["Chunk", "FileWriter", "StreamWriter", "filters_for", "new_file", "padded"]
+__all__ = [
+    "Chunk",
+    "FileWriter",
+    "MergedWriter",
+    "StreamWriter",
+    "filters_for",
+    "new_file",
+    "new_merged_file",
+    "padded",
+]
 
 Chunk = tuple[tuple[int, ...], "np.ndarray | bytes"]
 """A chunk's corner, in elements, and what is in it: its elements as bits, to be compressed, or its stored bytes."""
@@ -48,8 +58,14 @@ _IN_FLIGHT = 2 * _THREADS
 """Chunks being compressed while one is written."""
 
 
+def _nobody(nbytes: int) -> None:
+    """Nobody wants to know how far writing is."""
+
+
 @contextlib.contextmanager
-def new_file(path: str, compression: str | None, *, in_memory: bool = False) -> Generator[FileWriter, None, None]:
+def new_file(
+    path: str, compression: str | None, *, in_memory: bool = False, wrote: Callable[[int], None] = _nobody
+) -> Generator[FileWriter, None, None]:
     """Gives what writes a trace; the file gets its name when the block ends, and an older one there is replaced.
 
     The file is written beside its place, flushed to the disk, then renamed.
@@ -59,19 +75,30 @@ def new_file(path: str, compression: str | None, *, in_memory: bool = False) -> 
         compression: one of `COMPRESSIONS`.
         in_memory: whether HDF5 makes the file in memory, and we write it: it can crash the process when the disk is
             full. Takes twice the file's size of memory.
+        wrote: told of the bytes of chunks that were written.
 
     Raises:
         SealingError: anything in the block failed, or the compression is unknown. Nothing is left behind.
     """
-    if compression not in COMPRESSIONS:
-        known = ", ".join(repr(name) for name in COMPRESSIONS)
-        message = f"{path!r}: unknown compression {compression!r}; there are {known}"
-        raise SealingError(message, path=path)
+    codec = _codec(path, compression)
+    with _new_root(path, in_memory=in_memory) as (root, pool):
+        yield FileWriter(root, codec, pool, wrote)
+
+
+@contextlib.contextmanager
+def new_merged_file(path: str, wrote: Callable[[int], None] = _nobody) -> Generator[MergedWriter, None, None]:
+    """Gives what writes a file of several processes; the same as `new_file` in all else."""
+    with _new_root(path, in_memory=False) as (root, pool):
+        yield MergedWriter(root, path, pool, wrote)
+
+
+@contextlib.contextmanager
+def _new_root(path: str, *, in_memory: bool) -> Generator[tuple[h5f.FileID, ThreadPoolExecutor], None, None]:
     temporary = f"{path}.tmp-{uuid.uuid4().hex}"
     try:
         with _new(temporary, in_memory=in_memory) as file:
             with ThreadPoolExecutor(_THREADS, "tracerec-compress") as pool:
-                yield FileWriter(file.id, COMPRESSIONS[compression], pool)
+                yield file.id, pool
             if in_memory:
                 file.flush()
                 Path(temporary).write_bytes(file.id.get_file_image())
@@ -86,20 +113,34 @@ def new_file(path: str, compression: str | None, *, in_memory: bool = False) -> 
             Path(temporary).unlink(missing_ok=True)
 
 
+def _codec(path: str, compression: str | None) -> Codec | None:
+    if compression not in COMPRESSIONS:
+        known = ", ".join(repr(name) for name in COMPRESSIONS)
+        message = f"{path!r}: unknown compression {compression!r}; there are {known}"
+        raise SealingError(message, path=path)
+    return COMPRESSIONS[compression]
+
+
 _MEMORY_STEP = 16 << 20
 """By how many bytes a file in memory grows at once."""
 
 
 class FileWriter:
-    """Writes a trace into a new file: streams one after the other, then `finish`. Made by `new_file`.
+    """Writes a trace into a new file, or group: streams one after the other, then `finish`. Made by `new_file`.
 
     Attributes:
         codec: compresses chunks; None: they stay as they are.
     """
 
-    def __init__(self, root: h5f.FileID, codec: Codec | None, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        root: h5f.FileID | h5g.GroupID,
+        codec: Codec | None,
+        pool: ThreadPoolExecutor,
+        wrote: Callable[[int], None] = _nobody,
+    ) -> None:
         self.codec = codec
-        self._root, self._pool = root, pool
+        self._root, self._pool, self._wrote = root, pool, wrote
         self._streams = _group(root, layout.STREAMS)
         self._lines: list[layout.StreamLine] = []
         self._summaries: list[list[LeafSummary]] = []
@@ -159,6 +200,7 @@ class FileWriter:
             dataset.write_direct_chunk(offset, data)
             self._checksums.append(crc32c.crc32c(data))
             nbytes += len(data)
+            self._wrote(len(data))
         return nbytes
 
     @property
@@ -203,6 +245,34 @@ class FileWriter:
                 yield _done(*waiting.popleft())
         while waiting:
             yield _done(*waiting.popleft())
+
+
+class MergedWriter:
+    """Writes the recordings of several processes into one new file, then `finish`. Made by `new_merged_file`.
+
+    Args:
+        root: the file.
+        path: its path, for messages.
+        pool: compresses.
+        wrote: as `new_file`.
+    """
+
+    def __init__(self, root: h5f.FileID, path: str, pool: ThreadPoolExecutor, wrote: Callable[[int], None]) -> None:
+        self._root, self._path, self._pool, self._wrote = root, path, pool, wrote
+        self._groups = _group(root, merged.GROUPS)
+        self._processes: list[merged.Process] = []
+
+    def process(self, process: merged.Process, compression: str | None) -> FileWriter:
+        """Returns what writes the recording of a process; the numbers of processes ascend."""
+        self._processes.append(process)
+        group = _group(self._groups, merged.group_path(process.number).rpartition("/")[2])
+        return FileWriter(group, _codec(self._path, compression), self._pool, self._wrote)
+
+    def finish(self) -> None:
+        """Writes which processes there are."""
+        _attribute(self._root, layout.FORMAT_ATTRIBUTE, layout.FORMAT)
+        _attribute(self._root, layout.VERSION_ATTRIBUTE, merged.VERSION)
+        _attribute(self._root, merged.ATTRIBUTE, merged.text_of(self._processes))
 
 
 class StreamWriter:
