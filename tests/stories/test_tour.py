@@ -1,4 +1,4 @@
-"""docs/tour.md does what it says: its blocks are run, and what they print is compared."""
+"""docs/tour.md and docs/long-runs.md do what they say: their blocks are run, and what they print is compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.inside import inside
 
-TOUR = Path(__file__).parents[2] / "docs" / "tour.md"
+DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 
 
@@ -29,9 +29,9 @@ def run_cell(source: str, names: dict[str, Any]) -> str:
     tree = ast.parse(source)
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(compile(tree, str(TOUR), "exec"), names)  # noqa: S102 - the page is ours
+        exec(compile(tree, "page", "exec"), names)  # noqa: S102 - the page is ours
         if isinstance(last, ast.Expr):
-            value = eval(compile(ast.Expression(last.value), str(TOUR), "eval"), names)  # noqa: S307
+            value = eval(compile(ast.Expression(last.value), "page", "eval"), names)  # noqa: S307
             if value is not None:
                 print(repr(value))  # noqa: T201
     return printed.getvalue()
@@ -56,13 +56,14 @@ def same(found: str, written: str) -> bool:
     return re.fullmatch(r"\n(?:.*\n)*?".join(parts), lines.rstrip("\n")) is not None
 
 
-def test_blocks_print_what_the_page_says(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("page", ["tour.md", "long-runs.md"])
+def test_blocks_print_what_the_page_says(page, tmp_path, monkeypatch) -> None:
     """One after the other, in one namespace, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["tour"])
     names: dict[str, Any] = {}
     wrong: list[str] = []
-    found = blocks(TOUR.read_text())
+    found = blocks((DOCS / page).read_text())
     for kind, source, written in found:
         output = run_cell(source, names) if kind == "python" else run_command(source)
         if not same(output, written):
@@ -73,7 +74,7 @@ def test_blocks_print_what_the_page_says(tmp_path, monkeypatch) -> None:
 
 def test_page_covers_what_it_promises() -> None:
     """The words of the tour."""
-    page = TOUR.read_text()
+    page = (DOCS / "tour.md").read_text()
     for word in (
         "tracerec.record(",
         "tracerec.open(",
