@@ -351,11 +351,14 @@ class _Total:
 
     def add(self, block: np.ndarray) -> None:
         """Takes a 1-D, non-empty block of a plain numpy dtype."""
-        self.zeros += block.size - int(np.count_nonzero(block))
         if block.dtype.kind == "c":
+            self.zeros += block.size - int(np.count_nonzero(block))
             self._add_complex(block)
             return
         low, high = block.min(), block.max()
+        if not (low > 0 or high < 0):
+            # Of numbers, np.count_nonzero is four times as slow.
+            self.zeros += int(np.count_nonzero(block == 0))
         if block.dtype.kind == "f" and not (math.isfinite(low) and math.isfinite(high)):
             self.nan += int(np.count_nonzero(np.isnan(block)))
             self.posinf += int(np.count_nonzero(block == np.inf))

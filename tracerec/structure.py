@@ -41,7 +41,7 @@ class EnumMember:
         return f"{self.cls.rpartition(':')[2]}.{self.name}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class PyTreeNode:
     """A node of a named tuple or a user's own pytree class, which the reader does not import.
 
@@ -55,6 +55,8 @@ class PyTreeNode:
         >>> node = PyTreeNode("optax:State", {".mu": 1.0, ".nu": 2.0})
         >>> node.mu, node[1], list(node)
         (1.0, 2.0, [1.0, 2.0])
+        >>> node
+        State(mu=1.0, nu=2.0)
     """
 
     cls: str
@@ -68,6 +70,10 @@ class PyTreeNode:
 
     def __len__(self) -> int:
         return len(self.children)
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{path.removeprefix('.')}={child!r}" for path, child in self.children.items())
+        return f"{self.cls.rpartition(':')[2].rpartition('.')[2]}({said})"
 
     def __getattr__(self, name: str) -> Any:
         try:

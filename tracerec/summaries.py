@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from tracerec.keeping import reading
+from tracerec.keeping.summarizing import KeptSummarizer, SharedSummary
 from tracerec.lanes import LeafLanes, counted
 from tracerec.model import FLAG_STEP
 from tracerec.protocol import dtypes
@@ -15,6 +17,7 @@ from tracerec.statistics import SPARK_POINTS, LeafSummary, Summarizer, evenly_sp
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tracerec.keeping.reading import Kind
     from tracerec.model import Site
 
 __all__ = ["LeafSummarizer", "StepRange", "joined", "summarizers"]
@@ -52,13 +55,15 @@ class LeafSummarizer:
         stream: the stream; its columns are read block by block.
         leaf: the leaf's place in ``site.leaves``.
         records: how many records of the stream count.
+        shared: of an array that tells of a tapped leaf: the summary of that leaf, to which it contributes.
     """
 
-    def __init__(self, stream: _Columns, leaf: int, records: int) -> None:
+    def __init__(self, stream: _Columns, leaf: int, records: int, shared: SharedSummary | None = None) -> None:
         self._stream = stream
         self._where = stream.site.column("where")
         self._lanes = _lanes(stream.site, leaf)
-        self._summarizer = Summarizer(records, key=stream.site.leaves[leaf].key_impl is not None)
+        key = stream.site.leaves[leaf].key_impl is not None
+        self._summarizer = Summarizer(records, key=key) if shared is None else KeptSummarizer(shared, leaf)
         self._seen = 0
 
     def add(self, block: np.ndarray) -> None:
@@ -81,9 +86,19 @@ class LeafSummarizer:
 
 
 def summarizers(stream: _Columns) -> list[LeafSummarizer]:
-    """Returns one summarizer a leaf; it reads the stream's mask, if there is one, to see how many records count."""
+    """Returns one summarizer a leaf; it reads the stream's mask, if there is one, to see how many records count.
+
+    The arrays of a summary, a fingerprint or a histogram that the device made of a tapped leaf have what these tell of
+    that leaf, all the same. So none can be asked for before all have seen their records.
+    """
     records = _count(stream)
-    return [LeafSummarizer(stream, leaf, records) for leaf in range(len(stream.site.leaves))]
+    shared = {
+        place: together
+        for kind, key in _telling(stream.site)
+        for together in [SharedSummary(kind, records, key=key)]
+        for place in kind.places.values()
+    }
+    return [LeafSummarizer(stream, leaf, records, shared.get(leaf)) for leaf in range(len(stream.site.leaves))]
 
 
 def joined(pieces: Sequence[_Piece]) -> list[LeafSummary]:
@@ -111,14 +126,15 @@ def _joined(pieces: Sequence[_Piece], leaf: int, known: Sequence[LeafSummary]) -
     records = sum(summary.records for summary in known)
     # That of a piece in which no record counts says nothing.
     last = [summary for summary in known if summary.records] or [known[-1]]
-    key = pieces[0].site.leaves[leaf].key_impl is not None
+    kind, key = _teller(pieces[0].site, leaf)
+    has_means = not key and (kind is None or kind.keep.name == "summary")
     return LeafSummary(
         records=records,
         nan=sum(summary.nan for summary in known),
         posinf=sum(summary.posinf for summary in known),
         neginf=sum(summary.neginf for summary in known),
         last=last[-1].last,
-        spark=() if key else tuple(_spark(pieces, leaf, known, evenly_spread(records))),
+        spark=tuple(_spark(pieces, leaf, known, evenly_spread(records))) if has_means else (),
     )
 
 
@@ -158,12 +174,17 @@ def _means(stream: _Piece, leaf: int, rows: Sequence[int]) -> list[float | None]
     """Returns the means of some records, as a summary has them; rows ascend."""
     part = stream.site.leaves[leaf]
     nbytes = math.prod(part.shape) * dtypes.from_name(part.dtype).itemsize
+    kind, _ = _teller(stream.site, leaf)
     lanes = _lanes(stream.site, leaf)
     means: list[float | None] = []
     for near in _near(rows, max(1, _SPAN_BYTES // max(nbytes, 1))):
         start, stop = near[0], near[-1] + 1
-        valid = lanes and lanes.valid(lambda number, start=start, stop=stop: stream.column(number, start, stop))
         which = np.array(near) - start
+        if kind is not None:
+            found = reading.told(kind, lambda place, a=start, b=stop, some=which: stream.leaf(place, a, b)[some])
+            means += [mean if math.isfinite(mean) else None for mean in found["mean"].tolist()]
+            continue
+        valid = lanes and lanes.valid(lambda number, start=start, stop=stop: stream.column(number, start, stop))
         summarizer = Summarizer(len(near))
         summarizer.add(stream.leaf(leaf, start, stop)[which], None if valid is None else valid[which])
         means += summarizer.summary().spark
@@ -188,6 +209,22 @@ _SPAN_BYTES = 1 << 20
 def _lanes(site: Site, leaf: int) -> LeafLanes | None:
     masked = site.column("where") is not None or site.column("extent", site.leaves[leaf].path) is not None
     return LeafLanes(site, leaf) if masked else None
+
+
+def _telling(site: Site) -> Iterator[tuple[Kind, bool]]:
+    """Yields what tells statistics of tapped leaves in the place of their elements, and whether of a PRNG key."""
+    for row in reading.rows(site):
+        for kind in row.kinds:
+            if row.array not in kind.places.values():
+                yield kind, row.leaf.key_impl is not None
+
+
+def _teller(site: Site, leaf: int) -> tuple[Kind | None, bool]:
+    """Returns what an array is a part of that tells statistics, and whether of a PRNG key; None: it is elements."""
+    for kind, key in _telling(site):
+        if leaf in kind.places.values():
+            return kind, key
+    return None, site.leaves[leaf].key_impl is not None
 
 
 def _count(stream: _Columns) -> int:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 from rich.cells import cell_len
@@ -15,6 +17,7 @@ from tracerec.formats.hdf5.seal import seal
 from tracerec.model import Leaf, Site
 from tracerec.trace import open_trace
 
+SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "plot.schema.json").read_text())
 COUNT = 300
 
 
@@ -98,9 +101,29 @@ def test_file(course, tmp_path):
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
+def parsed(*args):
+    """Returns the object that the command prints, checked by the schema."""
+    value = json.loads(inside("plot", *args, "--json").out, parse_constant=pytest.fail)
+    jsonschema.Draft202012Validator(SCHEMA).validate(value)
+    return value
+
+
+@pytest.mark.parametrize("tap", ["loss", "vector", "\x1b[31mtensor"])
+@pytest.mark.parametrize("kind", ["line", "heatmap", "histogram"])
+def test_json_by_the_schema(course, tap, kind):
+    """Of every kind: as many numbers as the schema says."""
+    value = parsed(course, tap, "--kind", kind)
+    assert value["kind"] == kind
+    columns = len(value["x"])
+    assert all(len(measure) == columns for measure in value["measures"].values())
+    assert len(value["measures"]) == (4 if kind == "line" else 0)
+    rows = {"line": 0, "heatmap": len(value["y"]), "histogram": len(value["y"]) - 1}[kind]
+    assert [len(row) for row in value["values"]] == [columns] * rows
+
+
 def test_json(course):
     """What would be drawn."""
-    value = json.loads(inside("plot", course, "loss", "--json").out, parse_constant=pytest.fail)
+    value = parsed(course, "loss")
     assert (value["kind"], value["records"], value["missing"], value["x_name"]) == ("line", COUNT, 10, "step")
     assert value["measures"]["mean"][100] == "nan"
     assert value["measures"]["mean"][0] == 0.0

@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 
@@ -15,6 +17,8 @@ from tests.trace.streams import leaf, training
 from tracerec.formats.hdf5.seal import seal
 from tracerec.model import Leaf, Site
 from tracerec.trace import open_trace
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "replay.schema.json").read_text())
 
 
 class TestPrint:
@@ -74,6 +78,8 @@ class TestJson:
         """All values; numbers that JSON lacks are text."""
         done = inside("replay", faulty, "--json")
         objects = [json.loads(line, parse_constant=pytest.fail) for line in done.out.splitlines()]
+        for each in objects:
+            jsonschema.Draft202012Validator(SCHEMA).validate(each)
         assert done.out.isascii()
         assert len(objects) == 25 + 4 + 1
         bad = [x for x in objects if x["tap"].endswith("attention_weights")]

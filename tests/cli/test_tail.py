@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
+import jsonschema
 import ml_dtypes
 import numpy as np
 import pytest
@@ -24,6 +26,15 @@ from tracerec.errors import TraceNotFound
 from tracerec.formats.hdf5.seal import seal
 from tracerec.model import Column, Leaf, Site, Transform
 from tracerec.trace import open_trace
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "tail.schema.json").read_text())
+
+
+def parsed(line):
+    """Returns the object of a line, checked by the schema."""
+    value = json.loads(line, parse_constant=pytest.fail)
+    jsonschema.Draft202012Validator(SCHEMA).validate(value)
+    return value
 
 
 @pytest.fixture
@@ -46,7 +57,7 @@ class Follower:
 
     def steps(self, count):
         """Returns the steps of the next lines."""
-        return [json.loads(self.lines.readline())["step"] for _ in range(count)]
+        return [parsed(self.lines.readline())["step"] for _ in range(count)]
 
     def end(self):
         """Returns the status, and what else was printed."""
@@ -72,7 +83,7 @@ class TestLines:
         """The last ten in order of arrival, or as many as wanted, of some taps or all."""
         with open_trace(recording) as trace:
             expected = [(r.tap, r.step) for r in trace.records(order="arrival")]
-            got = [json.loads(line) for line in lines_of(recording, as_json=True, lines=99)]
+            got = [parsed(line) for line in lines_of(recording, as_json=True, lines=99)]
             assert [(line["tap"], line["step"]) for line in got] == expected
             assert len(lines_of(recording)) == 10
             assert lines_of(recording, lines=0) == []
@@ -112,7 +123,7 @@ class TestLines:
             "lanes": "batch(4)  float32[4,3] mean 5.5, std 4.573, min 0, max 11",
             "branch": "batch(8)  float32[8] lanes may be invalid",
         }
-        got = {(line := json.loads(text))["tap"]: line for text in lines_of(tmp_path / "run.h5", as_json=True)}
+        got = {(line := parsed(text))["tap"]: line for text in lines_of(tmp_path / "run.h5", as_json=True)}
         assert got["small"]["leaves"][0] == {
             "path": "['a']",
             "dtype": "int4",
@@ -134,7 +145,7 @@ class TestLines:
             assert done.returncode == 0
             assert all(c.isprintable() or c == "\n" for c in done.stdout)
             assert len(done.stdout.splitlines()) == 30
-        assert any(json.loads(line)["tap"] == HOSTILE for line in done.stdout.splitlines())
+        assert any(parsed(line)["tap"] == HOSTILE for line in done.stdout.splitlines())
 
     def test_many_processes(self, tmp_path, lines_of):
         """Lines say which process, in order of time."""

@@ -69,7 +69,7 @@ def test_blocks_print_what_the_page_says(page, tmp_path, monkeypatch) -> None:
         if not same(output, written):
             wrong.append(f"{source}\nprints\n{output}\nand not\n{written}")
     assert not wrong, "\n\n".join(wrong)
-    assert len(found) > 12
+    assert len(found) > 4
 
 
 def test_page_covers_what_it_promises() -> None:

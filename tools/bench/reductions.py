@@ -95,39 +95,40 @@ def _arrays(*, quick: bool) -> dict[str, Any]:
 
 def _row(name: str, made: Any, rounds: int) -> dict[str, Any]:
     arrays, lanes, mask = made
-    ways: dict[str, Callable[[jax.Array], Any]] = {
-        "sum": lambda x: jnp.sum(x, dtype=np.float32),
-        "summary": lambda x: reduce(Summary(), x, lanes, mask),
-        "fingerprint": lambda x: reduce(Fingerprint(), x, lanes, mask),
-        "histogram": lambda x: reduce(Histogram(), x, lanes, mask),
-        "by_hand": partial(_by_hand, lanes=lanes, mask=mask),
+    ways: dict[str, Callable[[jax.Array, jax.Array | None], Any]] = {
+        "sum": lambda x, _: jnp.sum(x, dtype=np.float32),
+        "summary": lambda x, mask: reduce(Summary(), x, lanes, mask),
+        "fingerprint": lambda x, mask: reduce(Fingerprint(), x, lanes, mask),
+        "histogram": lambda x, mask: reduce(Histogram(), x, lanes, mask),
+        "by_hand": partial(_by_hand, lanes),
     }
     row: dict[str, Any] = {"array": name}
     compiled: dict[str, Callable[[], dict[str, float]]] = {}
     for way, function in ways.items():
         begun = time.perf_counter()
-        program = jax.jit(lambda xs, function=function: [function(x) for x in xs]).lower(arrays).compile()
+        jitted = jax.jit(lambda xs, mask, function=function: [function(x, mask) for x in xs])
+        program = jitted.lower(arrays, mask).compile()
         row[f"{way}_compile_ms"] = 1e3 * (time.perf_counter() - begun)
         row[f"{way}_lines"] = len((program.as_text() or "").splitlines())
-        compiled[way] = partial(_timed, program, arrays)
+        compiled[way] = partial(_timed, program, (arrays, mask))
     elements = sum(x.size for x in arrays)
     for way, best in best_of(compiled, rounds).items():
         row[f"{way}_ns"] = 1e9 * best["run"] / elements
     return row
 
 
-def _timed(program: Any, arrays: Any) -> dict[str, float]:
-    jax.block_until_ready(program(arrays))
+def _timed(program: Any, arguments: Any) -> dict[str, float]:
+    jax.block_until_ready(program(*arguments))
     begun = time.perf_counter()
     for _ in range(CALLS):
-        jax.block_until_ready(program(arrays))
+        jax.block_until_ready(program(*arguments))
     return {"run": (time.perf_counter() - begun) / CALLS}
 
 
-def _by_hand(x: jax.Array, lanes: int, mask: jax.Array | None) -> list[jax.Array]:
+def _by_hand(lanes: int, x: jax.Array, mask: jax.Array | None) -> list[jax.Array]:
     axes = tuple(range(lanes, x.ndim))
     values = x.astype(np.float32)
-    counted = jnp.broadcast_to(True if mask is None else mask, x.shape)
+    counted = jnp.ones_like(x, np.bool_) if mask is None else jnp.broadcast_to(mask, x.shape)
     good = jnp.isfinite(values) & counted
     safe = jnp.where(good, values, np.float32(0))
     number = jnp.maximum(jnp.sum(good, axis=axes, keepdims=True), 1).astype(np.float32)

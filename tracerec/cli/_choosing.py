@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracerec.errors import SelectionError
+from tracerec.trace.single import main_rows
 
 if TYPE_CHECKING:
     from tracerec.model import Transform
@@ -20,7 +21,7 @@ _NONE = "none"
 
 
 def one_kind(tap: Tap, transforms: str | None, leaf: str | None) -> Tap:
-    """Returns the tap with one leaf and one chain of transforms.
+    """Returns the tap with one leaf, whatever was kept of it, and one chain of transforms.
 
     Args:
         tap: the tap.
@@ -34,7 +35,7 @@ def one_kind(tap: Tap, transforms: str | None, leaf: str | None) -> Tap:
     found = _of_chain(tap, transforms)
     if leaf is not None:
         return found.leaf(leaf)
-    paths = list(found.leaves)
+    paths = list(dict.fromkeys(row.leaf.path for site in found.sites for row in main_rows(site)))
     if not paths:
         message = f"the value of tap {tap.name!r} has no arrays"
         raise SelectionError(message)

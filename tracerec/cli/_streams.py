@@ -92,6 +92,7 @@ _ALL = (
     "leaf",
     "shape",
     "dtype",
+    "kept",
     "records",
     "steps",
     "size",
@@ -102,6 +103,9 @@ _ALL = (
     "inf",
     "line",
 )
+
+_SOMETIMES = {"transforms", "leaf", "kept"}
+"""Columns that are shown if they say something."""
 
 _STEPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], int], ...] = (
     # What gives way as the terminal gets narrower: a name for what is lost, the columns that go, the column that
@@ -119,6 +123,7 @@ _STEPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], int], ...] = (
     ("steps", ("steps",), (), 16),
     ("", (), (), 10),
     ("records", ("records",), (), 10),
+    ("what was kept", ("kept",), (), 10),
     ("shape and dtype", ("short",), (), 10),
     ("the mean over time", ("line",), (), 10),
 )
@@ -149,14 +154,14 @@ class StreamTable:
 
     def plain(self) -> tuple[str, str]:
         """Returns the table with all columns as text, and a sentence about it."""
-        names = [name for name in _ALL if name not in {"transforms", "leaf"} or self._said(name)]
+        names = [name for name in _ALL if name not in _SOMETIMES or self._said(name)]
         self._line_width = _STEPS[0][3]
         lines = _plain_lines([self._column_cells(name) for name in names], self._terminal.glyphs.unicode)
         return "\n".join(lines) + "\n", self._note([], 0, names)
 
     def fitted(self, width: int) -> tuple[Table, str]:
         """Returns the widest table that fits so many columns, and a sentence about what it leaves out."""
-        names = [name for name in _ALL if name not in {"transforms", "leaf"} or self._said(name)]
+        names = [name for name in _ALL if name not in _SOMETIMES or self._said(name)]
         hidden: list[str] = []
         full = 0
         for title, gone, come, self._line_width in _STEPS:
@@ -237,6 +242,7 @@ class StreamTable:
             "leaf": _Column("leaf", lambda r: Text(self._terminal.text(r.leaf["path"])), fold=True),
             "shape": _Column("shape", lambda r: Text(_shape(r.leaf["shape"]))),
             "dtype": _Column("dtype", lambda r: Text(self._dtype(r.leaf))),
+            "kept": _Column("kept", lambda r: Text(self._terminal.text(", ".join(r.leaf.get("kept", ()))))),
             "array": _Column("array", lambda r: Text(self._dtype(r.leaf) + _dims(r.leaf["shape"]))),
             "short": _Column("array", lambda r: Text(_short(self._dtype(r.leaf)) + _dims(r.leaf["shape"])), fold=True),
             "records": _Column("records", lambda r: Text(_records(r)), right=True, once="stream"),

@@ -54,8 +54,9 @@ def inspect(
     The table has one row for each stream and leaf. The size is what the leaf takes in the file. min, mean and max
     are those of the last record, over finite values; of complex numbers, those of the magnitudes. NaN and Inf are
     counted over all records. The line at the end of a row is the mean, from the first record to the last. Padding,
-    and lanes and records that a tap's where= rules out, do not count. No tensor is read, so that the size of the file
-    makes no difference.
+    and lanes and records that a tap's where= rules out, do not count. Of a tap that kept a summary, a fingerprint or a
+    histogram the row is the tapped leaf, with the numbers that the device computed; other arrays that were kept have
+    rows of their own. No tensor is read, so that the size of the file makes no difference.
     """
     from tracerec.cli._streams import sorted_streams
     from tracerec.trace import open_trace

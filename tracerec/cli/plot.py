@@ -42,12 +42,13 @@ def plot(
         str | None,
         typer.Option(help="The chain, innermost first: none, or names such as jvp,transpose.", show_default=False),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what would be drawn as one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object (schemas/plot.schema.json).")] = False,
 ) -> None:
     """Draw the course of a tap's values over its records: in the terminal, or with matplotlib to a file.
 
     line: the mean, with a band of the standard deviation (in files) and one from the least to the largest value; of
     scalars the value. heatmap: each element over the records. histogram: how the values are spread, over the records.
+    Of a tap that kept a summary, the line is that of the summaries; of one that kept a histogram, the histogram.
     Tensors are read a block at a time; long runs are thinned to columns that stand for several records each.
     """
     from tracerec.cli import _choosing
@@ -62,7 +63,7 @@ def plot(
         elif out is not None:
             _save(chosen.picture(kind), out)
         else:
-            kind = kind or usual_kind({site.leaves[0].shape for site in chosen.sites})
+            kind = kind or usual_kind(chosen.sites)
             # Two dots of a line are as wide as one character.
             columns = columns_of(terminal) * (2 if kind == "line" else 1)
             picture = chosen.picture(kind, columns=columns, rows=HEIGHT)
@@ -101,5 +102,6 @@ def _as_json(picture: Picture) -> str:
         "measures": _as_json.plain(picture.measures),
         "y": _as_json.plain(picture.y),
         "values": _as_json.plain(picture.values),
+        "y_name": picture.y_name,
     }
     return _as_json.text(value)

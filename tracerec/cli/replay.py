@@ -43,8 +43,8 @@ def replay(
     ] = None,
     threshold: Annotated[int, typer.Option(help="Arrays of more elements are summarised.")] = 1024,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a record and line, with all values.")
-    ] = (False),
+        bool, typer.Option("--json", help="Print one JSON object a record and line (schemas/replay.schema.json).")
+    ] = False,
 ) -> None:
     """Print the records of a run again, as id_print would have while it ran.
 
@@ -96,7 +96,9 @@ def _json_lines(terminal: Terminal) -> Callable[..., Any]:
                 {"path": leaf.path, "shape": list(leaf.shape), "dtype": leaf.dtype, "values": _as_json.plain(array)}
                 for leaf, array in zip(record.site.leaves, record.arrays, strict=True)
             ]
-            terminal.console.file.write(_as_json.text(_as_json.record_object(record) | {"leaves": leaves}))
+            terminal.console.file.write(
+                _as_json.text({"schema": "1.0"} | _as_json.record_object(record) | {"leaves": leaves})
+            )
 
     return JsonLines()
 

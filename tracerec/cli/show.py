@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from tracerec.cli._terminal import Terminal
     from tracerec.consumers import Counts
-    from tracerec.model import Record
+    from tracerec.keeping.reading import Row
+    from tracerec.model import Leaf, Record
     from tracerec.statistics import Moments
     from tracerec.trace import Tap
 
@@ -43,24 +44,28 @@ class _Shown:
     """One leaf of one record, or a part of it.
 
     Attributes:
-        record: the record, with this leaf alone.
+        whole: the record, with all that was kept of this leaf.
+        record: the record, with the array that is shown alone.
         number: its place among the records selected.
         records: how many were selected.
+        row: the leaf that is shown.
         index: what ``--slice`` takes; None: all.
         array: the values.
         valid: which of them count, of the array's shape; None: all.
     """
 
+    whole: Record
     record: Record
     number: int
     records: int
+    row: Row
     index: tuple[int | slice, ...] | None
     array: np.ndarray
     valid: np.ndarray | None
 
     @property
     def is_key(self) -> bool:
-        return self.record.site.leaves[0].key_impl is not None
+        return self.row.leaf.key_impl is not None
 
     def counted(self) -> np.ndarray:
         """The values that count."""
@@ -97,7 +102,8 @@ def show(
     """Show one record of a tap: what is known of it, its values, their statistics, a histogram.
 
     Values are printed as numpy prints them. Statistics are over finite values that count, in float64; of complex
-    numbers, those of the magnitudes. With --slice all is of that part alone.
+    numbers, those of the magnitudes. With --slice all is of that part alone. Of a tap that kept something else than
+    its value, what was kept is shown: statistics of a summary, the digest of a fingerprint, the bins of a histogram.
     """
     from tracerec.cli import _as_json, _choosing
     from tracerec.trace import open_trace
@@ -107,15 +113,30 @@ def show(
         shown = _chosen(kind if step is None else kind.sel(step=step), record, part)
     with _terminal.terminal() as terminal:
         if as_json:
-            terminal.console.file.write(_as_json.text(_object(shown), indent=2))
-        else:
+            made = _object(shown) if isinstance(shown, _Shown) else _kept_object(shown)
+            terminal.console.file.write(_as_json.text(made, indent=2))
+        elif isinstance(shown, _Shown):
             _print(shown, terminal, everything=everything)
+        else:
+            _print_kept(shown, terminal)
 
 
-def _chosen(tap: Tap, number: int | None, part: str | None) -> _Shown:
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Kept:
+    """A leaf of one record of which something else was kept. Attributes: as of `_Shown`, and which leaf it is."""
+
+    record: Record
+    number: int
+    records: int
+    row: Row
+
+
+def _chosen(tap: Tap, number: int | None, part: str | None) -> _Shown | _Kept:
     import numpy as np
 
     from tracerec.cli import _choosing
+    from tracerec.trace.single import main_rows
+    from tracerec.trace.view import with_places
 
     count = len(tap)
     if not count:
@@ -125,13 +146,20 @@ def _chosen(tap: Tap, number: int | None, part: str | None) -> _Shown:
     if not -count <= at < count:
         message = f"--record {number}: there are {count:,} records to choose from, 0 to {count - 1}"
         raise SelectionError(message)
-    record = tap[at]
-    (array,) = record.arrays
+    whole = tap[at]
+    row = main_rows(whole.site)[0]
+    if row.array is None:
+        if part is not None:
+            message = f"--slice takes a part of an array, and of tap {tap.name!r} was kept: {', '.join(row.kept)}"
+            raise SelectionError(message)
+        return _Kept(whole, at % count, count, row)
+    array = whole.arrays[row.array]
+    record = dataclasses.replace(whole, site=with_places(whole.site, [row.array]), arrays=(array,))
     index = None if part is None else _choosing.parsed_slice(part, array.shape)
     valid = _valid(record)
     if index is not None:
         array, valid = array[index], None if valid is None else valid[index]
-    return _Shown(record, at % count, count, index, np.asarray(array), valid)
+    return _Shown(whole, record, at % count, count, row, index, np.asarray(array), valid)
 
 
 def _valid(record: Record) -> np.ndarray | None:
@@ -158,15 +186,16 @@ def _statistics(shown: _Shown) -> tuple[Moments, Counts] | None:
 
 
 def _object(shown: _Shown) -> dict[str, Any]:
-    from tracerec.cli import _as_json, _choosing
+    from tracerec.cli import _as_json, _choosing, _kept
 
-    leaf, found = shown.record.site.leaves[0], _statistics(shown)
+    leaf, found = shown.row.leaf, _statistics(shown)
     return {
         "schema": SCHEMA_VERSION,
         **_as_json.record_object(shown.record),
         "record": shown.number,
         "records": shown.records,
         "leaf": leaf.to_json(),
+        "kept": _kept.kept_object(shown.whole),
         "slice": None if shown.index is None else _choosing.slice_text(shown.index),
         "shape": list(shown.array.shape),
         "values": _as_json.plain(shown.array),
@@ -176,14 +205,48 @@ def _object(shown: _Shown) -> dict[str, Any]:
     }
 
 
-def _print(shown: _Shown, terminal: Terminal, *, everything: bool) -> None:
-    terminal.print(_title(shown, terminal))
+def _kept_object(shown: _Kept) -> dict[str, Any]:
+    from tracerec.cli import _as_json, _kept
+
+    leaf, counts = shown.row.leaf, _kept.histogram(shown.record, shown.row)
+    return {
+        "schema": SCHEMA_VERSION,
+        **_as_json.record_object(shown.record),
+        "record": shown.number,
+        "records": shown.records,
+        "leaf": leaf.to_json(),
+        "kept": _kept.kept_object(shown.record),
+        "slice": None,
+        "shape": list(leaf.shape),
+        "values": None,
+        "valid": None,
+        "statistics": None if leaf.key_impl is not None else _kept.statistics_object(shown.record, shown.row),
+        "histogram": None if counts is None else {"edges": counts.edges.tolist(), "counts": counts.counts.tolist()},
+    }
+
+
+def _print_kept(shown: _Kept, terminal: Terminal) -> None:
+    from tracerec.cli import _kept
+
+    terminal.print(_title(shown.record, shown.row.leaf, (shown.number, shown.records), terminal))
+    _print_facts(_facts_of(shown.record), terminal)
+    terminal.print()
+    for line in _kept.kept_sections(shown.record, shown.row, terminal, _summary):
+        terminal.print(line)
+
+
+def _print_facts(facts: Iterator[tuple[str, str]], terminal: Terminal) -> None:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for label, text in _facts(shown):
+    for label, text in facts:
         grid.add_row(label, terminal.text(text))
     terminal.print(grid)
+
+
+def _print(shown: _Shown, terminal: Terminal, *, everything: bool) -> None:
+    terminal.print(_title(shown.record, shown.row.leaf, (shown.number, shown.records), terminal))
+    _print_facts(_facts(shown), terminal)
     terminal.print()
     _print_values(shown, terminal, everything=everything)
     found = _statistics(shown)
@@ -197,19 +260,16 @@ def _print(shown: _Shown, terminal: Terminal, *, everything: bool) -> None:
         terminal.print(line)
 
 
-def _title(shown: _Shown, terminal: Terminal) -> Text:
-    leaf = shown.record.site.leaves[0]
+def _title(record: Record, leaf: Leaf, place: tuple[int, int], terminal: Terminal) -> Text:
+    number, records = place
     kind = leaf.dtype if leaf.key_impl is None else f"key<{leaf.key_impl}>"
-    title = Text(terminal.text(" ".join(filter(None, [shown.record.tap, leaf.path]))), "bold")
+    title = Text(terminal.text(" ".join(filter(None, [record.tap, leaf.path]))), "bold")
     title.append(f"  {terminal.text(kind)}[{','.join(map(str, leaf.shape))}]", "not bold")
-    is_last = shown.number == shown.records - 1
-    return title.append(f"  record {shown.number}{', the last' if is_last else ''} of {shown.records:,}", "not bold")
+    is_last = number == records - 1
+    return title.append(f"  record {number}{', the last' if is_last else ''} of {records:,}", "not bold")
 
 
-def _facts(shown: _Shown) -> Iterator[tuple[str, str]]:
-    from tracerec.cli import _choosing
-
-    record = shown.record
+def _facts_of(record: Record) -> Iterator[tuple[str, str]]:
     if record.step is not None:
         yield "step", str(record.step)
     if record.transforms:
@@ -222,15 +282,26 @@ def _facts(shown: _Shown) -> Iterator[tuple[str, str]]:
     if record.mesh_position is not None:
         place.append("mesh " + ", ".join(f"{axis}={at}" for axis, at in record.mesh_position.items()))
     yield "from", ", ".join([*place, f"call {record.call}", f"arrival {record.arrival}"])
-    if record.site.leaves[0].global_shape is not None:
-        yield "shard", f"of an array of shape {record.site.leaves[0].global_shape}"
+    if record.site.lanes_may_be_invalid:
+        yield "note", "lanes that did not take the tap's branch may be in it"
+
+
+def _facts(shown: _Shown) -> Iterator[tuple[str, str]]:
+    from tracerec.cli import _choosing, _kept
+
+    yield from _facts_of(shown.record)
+    if shown.row.kinds:
+        yield "kept", ", ".join(shown.row.kept)
+    if digest := _kept.short_digest(shown.whole, shown.row):
+        yield "digest", digest
+    leaf = shown.record.site.leaves[0]
+    if leaf.global_shape is not None:
+        yield "shard", f"of an array of shape {leaf.global_shape}"
     if shown.index is not None:
         yield "slice", f"{_choosing.slice_text(shown.index)}, of shape {shown.array.shape}"
     if shown.valid is not None and not shown.valid.all():
         counts = int(shown.valid.sum())
         yield "counted", f"{counts:,} of {shown.valid.size:,} values; the others are padding or lanes that do not count"
-    if record.site.lanes_may_be_invalid:
-        yield "note", "lanes that did not take the tap's branch may be in it"
 
 
 def _kwarg(value: Any) -> str:

@@ -14,9 +14,8 @@ from tracerec.cli import _as_json, _terminal
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import numpy as np
-
     from tracerec.cli._terminal import Terminal
+    from tracerec.keeping.reading import Row
     from tracerec.model import Leaf, Record
 
 __all__ = ["tail"]
@@ -47,13 +46,15 @@ def tail(
         list[str] | None,
         typer.Option("--tap", metavar="PATTERN", help="Only taps of this name or pattern (encoder/*); several."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a record and line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object a record and line (schemas/tail.schema.json).")
+    ] = False,
 ) -> None:
     """Print the last records, one line each, in order of arrival.
 
     A line has the time (UTC), the step, the tap, the transforms, the other kwargs, and each array: its values where it
-    is small, else its statistics, over what counts. With -f a recording that goes on is followed by reading only what
-    is new.
+    is small, else its statistics, over what counts; of a leaf of which a summary or a fingerprint was kept, these. With
+    -f a recording that goes on is followed by reading only what is new.
 
     Exit status: 0, with -f once the recording is closed; 3 with -f when it ends without being closed.
     """
@@ -100,7 +101,7 @@ def _end_with_loss(notes: Iterable[str]) -> None:
 def _show(records: list[Record], terminal: Terminal, *, as_json: bool, several: bool) -> None:
     for record in records:
         if as_json:
-            line = _as_json.record_object(record) | {"leaves": _leaves_object(record)}
+            line = {"schema": "1.0"} | _as_json.record_object(record) | {"leaves": _leaves_object(record)}
             terminal.console.file.write(_as_json.text(line))
         else:
             terminal.console.print(_line(record, terminal, several=several), soft_wrap=True)
@@ -110,6 +111,9 @@ def _show(records: list[Record], terminal: Terminal, *, as_json: bool, several: 
 
 def _line(record: Record, terminal: Terminal, *, several: bool) -> Text:
     import numpy as np
+
+    from tracerec.cli import _kept
+    from tracerec.keeping.reading import rows
 
     line = Text(f"{np.datetime_as_string(record.time, unit='us').replace('T', ' ')}", style="dim")
     if several:
@@ -122,10 +126,12 @@ def _line(record: Record, terminal: Terminal, *, several: bool) -> Text:
     kwargs = {name: value for name, value in record.kwargs.items() if name != "step"}
     if kwargs:
         line.append(terminal.text("  " + " ".join(f"{name}={_short(v)}" for name, v in kwargs.items())), style="dim")
-    for number, (leaf, array) in enumerate(zip(record.site.leaves, record.arrays, strict=True)):
-        line.append(terminal.text(f"  {_kind(leaf)}"), style="dim")
-        if content := _content(record, number, array):
-            line.append(terminal.text(f" {content}"), style="not dim")
+    for row in rows(record.site):
+        line.append(terminal.text(f"  {_kind(row.leaf)}"), style="dim")
+        content = _kept_content(record, row) if row.array is None else _content(record, row.array)
+        digest = _kept.short_digest(record, row)
+        if said := ", ".join(filter(None, [content, digest])):
+            line.append(terminal.text(f" {said}"), style="not dim")
     return line
 
 
@@ -135,18 +141,45 @@ def _kind(leaf: Leaf) -> str:
     return f"{leaf.path} {kind}{shape}".lstrip()
 
 
-def _content(record: Record, number: int, array: np.ndarray) -> str:
+def _kept_content(record: Record, row: Row) -> str:
+    """Returns what was kept tells of a leaf: the value of a scalar, else statistics."""
+    value = row.scalars(lambda place: record.arrays[place][None])
+    if value is not None:
+        return _value(value[0])
+    statistics = _kept_statistics(record, row)
+    if statistics is None:
+        return "lanes may be invalid" if record.site.lanes_may_be_invalid else ""
+    if row.kind("summary"):
+        return _said(statistics)
+    return ", ".join(filter(None, [*row.kept, _said_of_counts(statistics)]))
+
+
+def _kept_statistics(record: Record, row: Row) -> dict[str, Any] | None:
+    from tracerec.cli import _kept
+
+    unknown = row.leaf.key_impl is not None or record.site.lanes_may_be_invalid
+    return None if unknown else _kept.statistics_object(record, row)
+
+
+def _content(record: Record, number: int) -> str:
     """Returns the values of a small array, or what there is to say of a larger one."""
-    statistics = _statistics(record, number)
+    array, statistics = record.arrays[number], _statistics(record, number)
     if array.size <= _MOST_VALUES:
         return " ".join(_value(value) for value in array.reshape(-1)) if array.size else "empty"
     if statistics is None:
         unknown = record.site.lanes_may_be_invalid
         return "lanes may be invalid" if unknown else ""
+    return _said(statistics)
+
+
+def _said(statistics: dict[str, Any]) -> str:
     shown = [f"{name} {_terminal.number(statistics[name])}" for name in ("mean", "std", "min", "max")]
     shown = shown if statistics["mean"] is not None else ["no finite value"]
-    bad = [f"{statistics[name]:,} {text}" for name, text in _BAD.items() if statistics[name]]
-    return ", ".join(shown + bad)
+    return ", ".join(filter(None, [*shown, _said_of_counts(statistics)]))
+
+
+def _said_of_counts(statistics: dict[str, Any]) -> str:
+    return ", ".join(f"{statistics[name]:,} {text}" for name, text in _BAD.items() if statistics[name])
 
 
 _BAD = {"nan": "NaN", "posinf": "+Inf", "neginf": "-Inf"}
@@ -164,17 +197,29 @@ _SMALL_INTEGERS = {"int2", "int4", "uint2", "uint4"}
 
 
 def _leaves_object(record: Record) -> list[dict[str, Any]]:
-    return [
-        {
-            "path": leaf.path,
-            "dtype": leaf.dtype,
-            "shape": list(leaf.shape),
-            "key_impl": leaf.key_impl,
-            "value": _as_json.plain(array) if array.size <= _MOST_VALUES else None,
-            "statistics": _as_json.plain(_statistics(record, number)),
-        }
-        for number, (leaf, array) in enumerate(zip(record.site.leaves, record.arrays, strict=True))
-    ]
+    from tracerec.keeping.reading import rows
+
+    return [_leaf_object(record, row) for row in rows(record.site)]
+
+
+def _leaf_object(record: Record, row: Row) -> dict[str, Any]:
+    from tracerec.cli import _kept
+
+    leaf, array = row.leaf, None if row.array is None else record.arrays[row.array]
+    value = row.scalars(lambda place: record.arrays[place][None]) if array is None else array
+    if array is None and value is not None:
+        value = value[0]
+    found = _kept_statistics(record, row) if row.array is None else _statistics(record, row.array)
+    said = {"kept": list(row.kept), "digest": _kept.digest(record, row)} if row.kinds else {}
+    return {
+        "path": leaf.path,
+        "dtype": leaf.dtype,
+        "shape": list(leaf.shape),
+        "key_impl": leaf.key_impl,
+        "value": _as_json.plain(value) if value is not None and value.size <= _MOST_VALUES else None,
+        "statistics": _as_json.plain(found),
+        **said,
+    }
 
 
 def _statistics(record: Record, number: int) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMAT_VERSION", "RECORDING_NOTE", "RunInfo", "State", "StreamSource", "TraceSource"]
 
-FORMAT_VERSION = (1, 2)
+FORMAT_VERSION = (1, 3)
 """Version of the recorded forms; a reader refuses a newer major version and reads every older one."""
 
 RECORDING_NOTE = "the run is still being recorded"

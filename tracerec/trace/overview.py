@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from tracerec.errors import TraceFormatError
 from tracerec.formats.joined import tap_name
+from tracerec.keeping.reading import rows
 from tracerec.model import FLAG_STEP, INDEX_DTYPE
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA_VERSION", "overview"]
 
-SCHEMA_VERSION = "1.3"
+SCHEMA_VERSION = "1.4"
 """The version of ``schemas/inspect.schema.json``."""
 
 
@@ -136,11 +138,24 @@ def _stream(stream: StreamSource, *, raw: bool) -> dict[str, Any]:
         "bytes": stream.nbytes,
         "raw_bytes": stream.records * (site.record_nbytes + INDEX_DTYPE.itemsize),
         "steps": None if steps is None else {"first": steps[0], "last": steps[1]},
-        "leaves": [
-            leaf.to_json() | {"bytes": stream.leaf_nbytes(number), "summary": summary.to_json() if shown else None}
-            for number, (leaf, summary) in enumerate(zip(site.leaves, stream.summaries(), strict=True))
-        ],
+        "leaves": _leaves(stream, shown=shown),
     }
+
+
+def _leaves(stream: StreamSource, *, shown: bool) -> list[dict[str, Any]]:
+    """Returns an entry for each tapped leaf, and for each array that does not tell the statistics of one."""
+    summaries = stream.summaries()
+    entries: list[dict[str, Any]] = []
+    for row in rows(stream.site):
+        entry = dataclasses.replace(row.leaf, kept=None).to_json()
+        if row.kinds:
+            entry["kept"] = list(row.kept)
+        entry["bytes"] = sum(map(stream.leaf_nbytes, row.places))
+        summary = summaries[row.summary_place].to_json()
+        if not row.zeros_known:
+            summary["last"]["zeros"] = None
+        entries.append(entry | {"summary": summary if shown else None})
+    return entries
 
 
 def _step_range(stream: StreamSource) -> tuple[int, int] | None:

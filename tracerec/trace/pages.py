@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from tracerec.errors import TraceError
 from tracerec.formats.contract import RECORDING_NOTE
+from tracerec.keeping.reading import rows as rows_of
 from tracerec.trace.selection import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from tracerec.formats.contract import RunInfo
+    from tracerec.keeping.reading import Row
     from tracerec.model import Site
     from tracerec.statistics import LeafSummary
     from tracerec.trace.view import StreamView
@@ -66,8 +68,8 @@ def tap_page(name: str, views: Sequence[StreamView]) -> str:
     """
     records = sum(view.shown_records for view in views)
     head = f"<b>tracerec.Tap</b> {_text(name)}: {counted(records, 'record')}, {counted(len(views), 'stream')}"
-    pairs = [(view, number) for view in views for number in range(len(view.site.leaves))]
-    rows = [_leaf_row(view, number) for view, number in pairs[:_SHOWN]]
+    pairs = [(view, row) for view in views for row in rows_of(view.site)]
+    rows = [_leaf_row(view, row) for view, row in pairs[:_SHOWN]]
     columns = ["transforms", "leaf", "array", "records", "min", "mean", "max", "NaN", "Inf", "mean over time"]
     return _page([head], columns, rows, (len(pairs), "row"))
 
@@ -95,15 +97,14 @@ def _style(column: str) -> str:
 
 def _tap_row(name: str, views: Sequence[StreamView]) -> list[str]:
     chains = dict.fromkeys(_chain(view.site) for view in views)
-    arrays = dict.fromkeys(_array(view.site, number) for view in views for number in range(len(view.site.leaves)))
+    arrays = dict.fromkeys(_array(row) for view in views for row in rows_of(view.site))
     records = sum(view.shown_records for view in views)
     return [f"<b>{_text(name)}</b>", f"{records:,}", _listed(list(chains), "; "), _listed(list(arrays), ", ")]
 
 
-def _leaf_row(view: StreamView, number: int) -> list[str]:
-    summary = _summary(view, number)
-    leaf = view.site.leaves[number]
-    cells = [_text(_chain(view.site)), _text(leaf.path), _text(_array(view.site, number)), f"{view.shown_records:,}"]
+def _leaf_row(view: StreamView, row: Row) -> list[str]:
+    summary = _summary(view, row)
+    cells = [_text(_chain(view.site)), _text(row.leaf.path), _text(_array(row)), f"{view.shown_records:,}"]
     if summary is None:
         return [*cells, *[""] * 6]
     last, infinite = summary.last, summary.posinf + summary.neginf
@@ -111,13 +112,13 @@ def _leaf_row(view: StreamView, number: int) -> list[str]:
     return [*cells, _sparkline(summary.spark)]
 
 
-def _summary(view: StreamView, number: int) -> LeafSummary | None:
+def _summary(view: StreamView, row: Row) -> LeafSummary | None:
     """Returns the summary of a leaf; None where it is of other records than the view, or the trace is closed."""
     if view.site.lanes_may_be_invalid and not view.raw:
         return None
     numbers = [leaf.number for leaf in view.source.site.leaves]
     try:
-        summary = view.source.summaries()[numbers.index(view.site.leaves[number].number)]
+        summary = view.source.summaries()[numbers.index(view.site.leaves[row.summary_place].number)]
         records = view.records
     except TraceError:
         return None
@@ -129,10 +130,11 @@ def _chain(site: Site) -> str:
     return ", ".join(map(str, site.transforms)) or "none"
 
 
-def _array(site: Site, number: int) -> str:
-    leaf = site.leaves[number]
+def _array(row: Row) -> str:
+    leaf = row.leaf
+    kept = f" as {', '.join(row.kept)}" if row.kinds and leaf.kept is None else ""
     kind = leaf.dtype if leaf.key_impl is None else f"key<{leaf.key_impl}>"
-    return f"{kind}[{','.join(map(str, leaf.shape))}]"
+    return f"{kind}[{','.join(map(str, leaf.shape))}]{kept}"
 
 
 def _listed(texts: Sequence[str], between: str, most: int = 3) -> str:

@@ -15,10 +15,14 @@ import numpy as np
 from tracerec.errors import MissingExtra, SelectionError
 from tracerec.model import FLAG_STEP
 from tracerec.statistics import moments, moments_by_row
+from tracerec.trace.kept_histograms import shares_of_kept
+from tracerec.trace.single import main_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from tracerec.keeping.reading import Row
+    from tracerec.model import Site
     from tracerec.trace.view import StreamView
 
 __all__ = ["Kind", "Picture", "picture", "usual_kind"]
@@ -45,6 +49,8 @@ class Picture:
         y: of a heatmap the first element of each row, ``(rows,)``; of a histogram the edges of its bins,
             ``(rows + 1,)``.
         values: of a heatmap the means, of a histogram the shares of the elements, ``(rows, columns)``.
+        y_name: what ``y`` is: ``"value"``, ``"element"``, or ``"magnitude"`` of a histogram by exponent that was kept:
+            its bins are powers of two, and zeros are not in it.
     """
 
     name: str
@@ -57,6 +63,7 @@ class Picture:
     measures: dict[str, np.ndarray]
     y: np.ndarray
     values: np.ndarray
+    y_name: str = "value"
 
     def draw(self, axes: Any = None) -> Any:
         """Draws with matplotlib; returns the axes.
@@ -96,7 +103,9 @@ class Picture:
         label, colours = ("mean", "viridis") if self.kind == "heatmap" else ("share of the values", "magma")
         mesh = axes.pcolormesh(x, y, np.ma.masked_invalid(self.values), cmap=colours, shading="flat")
         axes.figure.colorbar(mesh, ax=axes, label=label)
-        axes.set_ylabel("element" if self.kind == "heatmap" else "value")
+        axes.set_ylabel(self.y_name)
+        if self.y_name == "magnitude":
+            axes.set_yscale("log", base=2)
 
 
 def picture(
@@ -122,19 +131,26 @@ def picture(
         SelectionError: there is no record, the leaf is a PRNG key, there is no such kind, or a heatmap is asked for
             records of different shapes.
     """
-    leaves = [view.site.leaves[0] for view in views]
-    _check(leaves, name, kind, sum(map(len, places)))
-    shapes = {leaf.shape for leaf in leaves}
-    kind = kind or usual_kind(shapes)
+    told = [main_rows(view.site)[0] for view in views]
+    _check(told, name, kind, sum(map(len, places)))
+    kind = kind or usual_kind([view.site for view in views])
+    _check_kept(told, name, kind)
+    shapes = {row.leaf.shape for row in told}
     if kind == "heatmap" and len(shapes) > 1:
         text = ", ".join(map(str, sorted(shapes)))
         message = f"a heatmap needs records of one shape; {name} has {text}. A line or a histogram takes them all"
         raise SelectionError(message)
+    # Of a leaf that was kept whole beside others, that array alone.
+    views = [v if row.array is None else v.with_places([row.array]) for v, row in zip(views, told, strict=True)]
     blocks = _Blocks(views, places, columns)
     steps = blocks.steps()
     first = blocks.first_of_columns()
-    measures = {} if kind == "heatmap" else _measures(blocks)
-    y, values = _meshed(blocks, kind, rows, measures)
+    counted = kind == "histogram" and told[0].array is None
+    measures = {} if kind == "heatmap" or counted else _measures(blocks, told)
+    if counted:
+        y, values, y_name = shares_of_kept(views, places, told, blocks.column_of, (rows, blocks.columns))
+    else:
+        (y, values), y_name = _meshed(blocks, kind, rows, measures), "element" if kind == "heatmap" else "value"
     return Picture(
         name=name,
         kind=kind,
@@ -146,19 +162,24 @@ def picture(
         measures=_thinned(measures, blocks) if kind == "line" else {},
         y=y,
         values=values,
+        y_name=y_name,
     )
 
 
-def usual_kind(shapes: Collection[tuple[int, ...]]) -> Kind:
-    """Returns what is drawn of records of these shapes unless told otherwise."""
+def usual_kind(sites: Collection[Site]) -> Kind:
+    """Returns what is drawn of records of these sites, of one leaf each, unless told otherwise."""
+    told = [main_rows(site)[0] for site in sites]
+    if any(row.array is None for row in told):
+        return "histogram" if all(row.kind("histogram") and not row.kind("summary") for row in told) else "line"
+    shapes = {row.leaf.shape for row in told}
     if len(shapes) > 1:
         return "line"
     ((*shape,),) = shapes
     return "heatmap" if len(shape) == 1 and shape[0] > 1 else "line"
 
 
-def _check(leaves: list[Any], name: str, kind: str | None, records: int) -> None:
-    if any(leaf.key_impl is not None for leaf in leaves):
+def _check(told: Sequence[Row], name: str, kind: str | None, records: int) -> None:
+    if any(row.leaf.key_impl is not None for row in told):
         message = f"{name} is a PRNG key, whose bits are no numbers to draw"
         raise SelectionError(message)
     if kind is not None and kind not in get_args(Kind):
@@ -167,6 +188,20 @@ def _check(leaves: list[Any], name: str, kind: str | None, records: int) -> None
     if not records:
         message = f"{name} has no record that counts"
         raise SelectionError(message)
+
+
+def _check_kept(told: Sequence[Row], name: str, kind: Kind) -> None:
+    """Raises SelectionError where what was kept of the leaf does not tell what is to be drawn."""
+    needed = {"line": ("summary",), "heatmap": (), "histogram": ("histogram",)}[kind]
+    lacking = [row for row in told if row.array is None and not any(map(row.kind, needed))]
+    if kind == "histogram" and len({row.array is None for row in told}) > 1:
+        lacking = [row for row in told if row.array is None]
+    if lacking:
+        kept = ", ".join(lacking[0].kept)
+        what = "line, with its mean" if kind == "line" else kind
+        message = f"there is no {what} of {name}: {kept} is what was kept of it"
+        can = [each for each, kinds in (("line", "summary"), ("histogram", "histogram")) if lacking[0].kind(kinds)]
+        raise SelectionError(message + (f"; kind={can[0]!r} can be drawn" if can else ""), choices=tuple(can))
 
 
 class _Blocks:
@@ -198,9 +233,18 @@ class _Blocks:
         """Returns the columns of records with these places."""
         return places * self.columns // self.records
 
-    def read(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
-        """Yields places, values ``(n, *shape)`` and which of them count (None: all)."""
-        for view, places in zip(self._views, self._places, strict=True):
+    def told(self, told: Sequence[Row]) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        """Yields places, and what was kept tells of the records there, of streams that have no elements."""
+        for view, places, row in zip(self._views, self._places, told, strict=True):
+            for start, stop in view.blocks(view.site.record_nbytes) if row.array is None else ():
+                found = row.statistics(lambda place, v=view, a=start, b=stop: v.leaf(place, a, b))
+                yield places[start:stop], found
+
+    def read(self, told: Sequence[Row] | None = None) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
+        """Yields places, values ``(n, *shape)`` and which of them count (None: all), of streams that have elements."""
+        for number, (view, places) in enumerate(zip(self._views, self._places, strict=True)):
+            if told is not None and told[number].array is None:
+                continue
             for start, stop in view.blocks(view.site.record_nbytes):
                 block = view.leaf(0, start, stop)
                 valid = view.valid(0, start, stop)
@@ -216,10 +260,13 @@ def _meshed(blocks: _Blocks, kind: Kind, rows: int, measures: dict[str, np.ndarr
     return np.empty(0), np.empty((0, 0))
 
 
-def _measures(blocks: _Blocks) -> dict[str, np.ndarray]:
+def _measures(blocks: _Blocks, told: Sequence[Row]) -> dict[str, np.ndarray]:
     """Returns the measures of each record."""
     out = {name: np.full(blocks.records, np.nan) for name in _MEASURES}
-    for places, block, valid in blocks.read():
+    for places, found in blocks.told(told):
+        for name in _MEASURES:
+            out[name][places] = found[name]
+    for places, block, valid in blocks.read(told):
         if valid is None:
             found = moments_by_row(block)
             for name in _MEASURES:

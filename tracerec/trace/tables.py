@@ -9,6 +9,7 @@ import numpy as np
 
 from tracerec import lanes
 from tracerec.errors import MissingExtra, SelectionError
+from tracerec.keeping.reading import rows as rows_of
 from tracerec.model import FLAG_CALL_GUESSED
 from tracerec.progress import Progress
 from tracerec.protocol import dtypes
@@ -19,11 +20,12 @@ from tracerec.trace.columns import Values, common, constant, plain
 from tracerec.trace.order import places
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import ModuleType
 
     import pandas as pd
 
+    from tracerec.keeping.reading import Row
     from tracerec.model import Leaf
     from tracerec.trace.view import StreamView
 
@@ -34,7 +36,13 @@ STATISTICS = (*COUNTS, *MEASURES)
 
 _SOMETIMES = ("process", "attempt", "call_sure", "valid_lanes", "lanes_may_be_invalid")
 """Columns that are there if a stream has something to say in them."""
-_FIXED = ("tap", "leaf", "transforms", "step", "time", "device", "call", *_SOMETIMES, "value", *COUNTS, *MEASURES)
+_KEPT = ("kept", "digest")
+"""Columns that are there if something else than a whole leaf was kept, and if a fingerprint was."""
+
+_FIXED = (
+    *("tap", "leaf", "transforms", "step", "time", "device", "call", *_SOMETIMES),
+    *(*_KEPT, "value", *COUNTS, *MEASURES),
+)
 """Names that a kwarg's column cannot have."""
 
 
@@ -69,6 +77,10 @@ def table(
     kwargs = dict.fromkeys(name for part in parts for name in part.kwargs)
     for name in kwargs:
         columns[f"kwargs.{name}" if name in _FIXED else name] = _column(pandas, parts, name, order)
+    if any(leaf.kept is not None for view in views for leaf in view.site.leaves):
+        columns["kept"] = pandas.array(_joined(parts, "kept", length)[order].tolist(), dtype="str")
+    if any("digest" in part.sparse for part in parts):
+        columns["digest"] = _column(pandas, parts, "digest", order)
     columns["value"] = _column(pandas, parts, "value", order)
     columns |= _measured(pandas, parts, stats, order)
     return pandas.DataFrame(columns)
@@ -104,7 +116,8 @@ def _measured(pandas: ModuleType, parts: Sequence[_Part], stats: Sequence[str], 
         values = _joined(parts, name, len(order))[order]
         if name in COUNTS:
             counts = values.astype(np.int64)
-            columns[name] = pandas.arrays.IntegerArray(counts, unknown) if unknown.any() else counts
+            missing = unknown | (counts < 0)
+            columns[name] = pandas.arrays.IntegerArray(counts, missing) if missing.any() else counts
         else:
             values = values.astype(np.float64)
             # A measure that is missing, for want of a finite value, is NA and not NaN.
@@ -116,7 +129,7 @@ def _payload(view: StreamView, stats: Sequence[str]) -> int:
     """Returns the bytes that are read for statistics."""
     if _unknown(view) or not _reads(stats):
         return 0
-    return view.records * sum(_leaf_nbytes(leaf) for leaf in view.site.leaves)
+    return view.records * sum(_leaf_nbytes(row.leaf) for row in rows_of(view.site) if row.array is not None)
 
 
 def _reads(stats: Sequence[str]) -> bool:
@@ -155,7 +168,7 @@ class _Part:
     Attributes:
         length: how many.
         dense: columns that every stream has.
-        sparse: ``step``, ``value`` and ``valid_lanes``.
+        sparse: ``step``, ``value``, ``valid_lanes`` and ``digest``.
         kwargs: the kwargs, but for ``step``.
     """
 
@@ -167,7 +180,8 @@ class _Part:
 
 def _part(view: StreamView, place: np.ndarray, stats: Sequence[str], bar: Progress) -> _Part:
     site, records = view.site, view.records
-    leaves = len(site.leaves)
+    told = rows_of(site)
+    leaves = len(told)
     rows = view.index(0, records)
     dense = {
         "place": place,
@@ -183,16 +197,19 @@ def _part(view: StreamView, place: np.ndarray, stats: Sequence[str], bar: Progre
         "unknown": np.full(records, _unknown(view)),
     }
     dense = {name: np.repeat(values, leaves) for name, values in dense.items()}
-    dense["leaf"] = np.tile(np.array([leaf.path for leaf in site.leaves], object), records)
-    dense["leaf_number"] = np.tile(np.array([leaf.number for leaf in site.leaves], np.int64), records)
+    dense["leaf"] = np.tile(np.array([row.leaf.path for row in told], object), records)
+    dense["leaf_number"] = np.tile(np.array([row.leaf.number for row in told], np.int64), records)
+    dense["kept"] = np.tile(np.array([", ".join(row.kept) for row in told], object), records)
     kwargs = {name: _repeated(values, leaves) for name, values in kinds.kwargs(view, 0, records).items()}
     step = kwargs.pop("step", Values(rows["step"][:0], np.empty(0, bool)))
-    statistics = [_statistics(view, number, stats, bar) for number in range(leaves)]
+    statistics = [_statistics(view, row, stats, bar) for row in told]
     for name in stats:
         dense[name] = _interleaved([s[name] for s in statistics])
-    sparse = {"step": step, "value": _scalars(view)}
+    sparse = {"step": step, "value": _scalars(view, told)}
     if (lanes_said := _lanes(view)) is not None:
         sparse["valid_lanes"] = _repeated(lanes_said, leaves)
+    if (digests := _digests(view, told)) is not None:
+        sparse["digest"] = digests
     return _Part(records * leaves, dense, sparse, kwargs)
 
 
@@ -211,16 +228,20 @@ def _lanes(view: StreamView) -> Values | None:
     return Values(texts, np.ones(view.records, bool))
 
 
-def _statistics(view: StreamView, number: int, stats: Sequence[str], bar: Progress) -> dict[str, np.ndarray]:
-    """Returns the moments of one leaf of each record, by name: counts as int64, measures with NaN if missing."""
-    leaf = view.site.leaves[number]
+def _statistics(view: StreamView, row: Row, stats: Sequence[str], bar: Progress) -> dict[str, np.ndarray]:
+    """Returns the moments of one row of each record, by name: counts as int64, measures with NaN if missing."""
     out = {name: np.zeros(view.records, np.int64) for name in COUNTS}
     out |= {name: np.full(view.records, np.nan) for name in MEASURES}
     if _unknown(view) or not stats:
         return out
+    number, leaf = row.array, row.leaf
     size = int(np.prod(leaf.shape, dtype=np.int64))
     counts_alone = leaf.key_impl is not None or not _reads(stats)
     for start, stop in view.blocks(view.site.record_nbytes):
+        if number is None:
+            for name, values in row.statistics(_reading(view, start, stop)).items():
+                out[name][start:stop] = values
+            continue
         valid = view.valid(number, start, stop)
         if valid is not None:
             valid = np.broadcast_to(valid, (stop - start, *leaf.shape))
@@ -234,6 +255,26 @@ def _statistics(view: StreamView, number: int, stats: Sequence[str], bar: Progre
     return out
 
 
+def _reading(view: StreamView, start: int, stop: int) -> Callable[[int], np.ndarray]:
+    return lambda place: view.leaf(place, start, stop)
+
+
+def _digests(view: StreamView, told: Sequence[Row]) -> Values | None:
+    """Returns the digests of a stream's rows; None where there is none."""
+    if all(row.kind("fingerprint") is None for row in told):
+        return None
+    columns: list[np.ndarray] = []
+    for row in told:
+        texts = np.full(view.records, None, object)
+        for start, stop in view.blocks(view.site.record_nbytes):
+            found = row.digests(_reading(view, start, stop), lambda place, a=start, b=stop: view.valid(place, a, b))
+            if found is not None:
+                texts[start:stop] = found
+        columns.append(texts)
+    texts = _interleaved(columns)
+    return Values(texts, np.array([text is not None for text in texts.tolist()], bool))
+
+
 def _moments(block: np.ndarray, valid: np.ndarray | None) -> dict[str, np.ndarray]:
     """Returns the moments of each record over the elements that are valid."""
     if valid is None:
@@ -243,19 +284,25 @@ def _moments(block: np.ndarray, valid: np.ndarray | None) -> dict[str, np.ndarra
     return {name: np.array([getattr(m, name) for m in found], np.float64) for name in STATISTICS}
 
 
-def _scalars(view: StreamView) -> Values:
+def _scalars(view: StreamView, told: Sequence[Row]) -> Values:
     """Returns the values of scalar leaves, one a row; not valid for other leaves."""
-    scalars = [leaf.shape == () and leaf.key_impl is None for leaf in view.site.leaves]
-    read = [view.leaf(i, 0, view.records) for i, scalar in enumerate(scalars) if scalar]
-    if not read:
-        count = view.records * len(scalars)
+    read = [_scalar(view, row) for row in told]
+    there = [plain(array) for array in read if array is not None]
+    if not there:
+        count = view.records * len(told)
         return Values(np.empty(0), np.zeros(count, bool))
-    values = [plain(array) for array in read]
-    dtype = common(values)
-    filled = iter(values)
-    columns = [next(filled).astype(dtype) if scalar else np.zeros(view.records, dtype) for scalar in scalars]
-    valid = [np.full(view.records, scalar) for scalar in scalars]
+    dtype = common(there)
+    columns = [np.zeros(view.records, dtype) if array is None else plain(array).astype(dtype) for array in read]
+    valid = [np.full(view.records, array is not None) for array in read]
     return Values(_interleaved(columns), _interleaved(valid))
+
+
+def _scalar(view: StreamView, row: Row) -> np.ndarray | None:
+    """Returns the values of a scalar leaf, read or told by its summary; None of other leaves."""
+    if row.array is None:
+        return row.scalars(_reading(view, 0, view.records))
+    is_scalar = row.leaf.shape == () and row.leaf.key_impl is None
+    return view.leaf(row.array, 0, view.records) if is_scalar else None
 
 
 def _column(pandas: ModuleType, parts: Sequence[_Part], name: str, order: np.ndarray) -> Any:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 import numpy as np
 
 from tracerec.errors import SelectionError
+from tracerec.keeping.reading import rows
 from tracerec.model import FLAG_STEP
 from tracerec.protocol import dtypes
-from tracerec.trace import indexing, order, ragged, records, selection, shards
+from tracerec.trace import indexing, order, ragged, records, selection, shards, single
 from tracerec.trace.conversions import TapConversions
 
 if TYPE_CHECKING:
@@ -97,6 +98,21 @@ class Tap(TapConversions):
     def leaves(self) -> tuple[str, ...]:
         """The key paths of the leaves, as ``jax.tree_util.keystr`` prints them; ``""`` is a bare array."""
         return tuple(dict.fromkeys(leaf.path for site in self.sites for leaf in site.leaves))
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """What was kept of the leaves: ``("full",)``, or what `tracerec.tap`'s ``keep=`` asked for.
+
+        Example:
+            >>> import numpy as np, tracerec
+            >>> with tracerec.record("kept.h5"):
+            ...     _ = tracerec.tap(np.arange(4.0), "act", keep=["summary", "fingerprint"])
+            >>> with tracerec.open("kept.h5") as trace:
+            ...     act = trace["act"]
+            ...     act.kept, act.to_pandas()["mean"].tolist(), act[0].value.summary.counts.tolist()
+            (('summary', 'fingerprint'), [1.5], [4, 0, 0, 0, 1, 0])
+        """
+        return tuple(dict.fromkeys(text for site in self.sites for row in rows(site) for text in row.kept))
 
     @property
     def transforms(self) -> tuple[tuple[Transform, ...], ...]:
@@ -249,16 +265,20 @@ class Tap(TapConversions):
         """Returns the tap with one leaf of its pytree.
 
         Args:
-            path: the leaf's key path, one of `leaves`.
+            path: the leaf's key path, one of `leaves`. Where something else than the leaf was kept, the key path of the
+                tapped leaf has all arrays of it, ``"['w'].summary"`` those of one kind, ``"['w'].summary.range"`` one.
 
         Raises:
             SelectionError: there is no such leaf; the message has the nearest.
         """
         views = [view for view in (view.with_leaf(path) for view in self._views) if view.site.leaves]
         if not views:
-            hint = selection.nearest(path, self.leaves, "it has")
+            choices = tuple(
+                dict.fromkeys([row.leaf.path for site in self.sites for row in rows(site)] + [*self.leaves])
+            )
+            hint = selection.nearest(path, choices, "it has")
             message = f"tap {self._name!r} has no leaf {path!r}; {hint}"
-            raise SelectionError(message, choices=self.leaves)
+            raise SelectionError(message, choices=choices)
         return Tap(self._name, views, f"{self._call}.leaf({path!r})", lambda variant: self._as(variant).leaf(path))
 
     @overload
@@ -341,7 +361,7 @@ class Tap(TapConversions):
         """
         from tracerec.trace.pictures import picture
 
-        leaf = self._leaf(ragged=True)
+        leaf = single.one_row(self._name, self._call, self.sites).leaf
         chain = ", ".join(map(str, self.transforms[0]))
         name = " ".join(filter(None, [self._name, leaf.path, f"({chain})" if chain else ""]))
         return picture(self._views, self._places, name, kind, columns=columns, rows=rows)
@@ -375,8 +395,9 @@ class Tap(TapConversions):
         lines = [f"<tracerec.Tap {self._name!r}: {size}>"]
         for site, count in list(counts.items())[:_SHOWN]:
             chain = ", ".join(map(str, site.transforms)) or "primal"
-            arrays = ", ".join(_array_text(leaf) for leaf in site.leaves[:_SHOWN])
-            more = f", {len(site.leaves) - _SHOWN} more" if len(site.leaves) > _SHOWN else ""
+            found = rows(site)
+            arrays = ", ".join(map(single.row_text, found[:_SHOWN]))
+            more = f", {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
             unknown = ", lanes may be invalid" if site.lanes_may_be_invalid else ""
             lines.append(f"  {chain}: {count} x {arrays}{more}{unknown}")
         if len(counts) > _SHOWN:
@@ -435,44 +456,14 @@ class Tap(TapConversions):
         return reads[0](0, 0) if out is None else out
 
     def _leaf(self, *, ragged: bool = False, whole: bool = False) -> Leaf:
-        """Returns the one leaf that all streams have; raises SelectionError when there are several.
-
-        Args:
-            ragged: whether shapes may differ.
-            whole: whether those of the arrays that leaves are shards of are meant.
-        """
-        if not any(site.leaves for site in self.sites):
-            message = f"the value of tap {self._name!r} has no arrays"
-            raise SelectionError(message)
-        if len(self.transforms) > 1:
-            names = [tuple(t.name for t in chain) for chain in self.transforms]
-            chains = names if len(set(names)) == len(names) else list(self.transforms)
-            what, calls = "chains of transforms", [f".sel(transforms={chain!r})" for chain in chains]
-            raise self._ambiguous(what, calls)
-        if len(self.leaves) > 1:
-            what, calls = "leaves", [f".leaf({path!r})" for path in self.leaves]
-            raise self._ambiguous(what, calls)
-        leaves = [leaf for site in self.sites for leaf in site.leaves]
-        shapes = {() if ragged else shards.whole_shape(leaf) if whole else leaf.shape for leaf in leaves}
-        if len(shapes) > 1 or len({(leaf.dtype, leaf.key_impl) for leaf in leaves}) > 1:
-            what, calls = "shapes or dtypes", [f".streams[{n}]" for n in range(len(self.sites))]
-            notes = [_array_text(site.leaves[0]) for site in self.sites]
-            if not whole and any(leaf.global_shape is not None for leaf in leaves):
-                calls, notes = [".to_numpy(assemble=True)", *calls], ["the shards put together", *notes]
-            raise self._ambiguous(what, calls, notes)
-        return self.sites[0].leaves[0]
+        """Returns the one leaf that all streams have, as `tracerec.trace.single.one_leaf`."""
+        return single.one_leaf(self._name, self._call, self.sites, ragged=ragged, whole=whole)
 
     def _ambiguous(self, what: str, calls: Sequence[str], notes: Sequence[str] = ()) -> SelectionError:
-        choices = tuple(self._call + call for call in calls)
-        lines = [f"{c}  # {n}" for c, n in zip(choices, notes, strict=True)] if notes else list(choices)
-        shown = "".join(f"\n    {line}" for line in lines[:_CHOICES])
-        more = f"\n    and {len(lines) - _CHOICES} more" if len(lines) > _CHOICES else ""
-        message = f"tap {self._name!r} has records of different {what}; choose one:{shown}{more}"
-        return SelectionError(message, choices=choices)
+        return single.ambiguous(self._name, self._call, what, calls, notes)
 
 
 _SHOWN = 6
-_CHOICES = 20
 
 
 def _steps(view: StreamView) -> Callable[[int, int], np.ndarray] | None:
@@ -497,8 +488,3 @@ def _as_tuple(transforms: Any) -> tuple[Any, ...]:
 
 def _ascending(places: np.ndarray) -> bool:
     return bool(np.all(np.diff(places) > 0))
-
-
-def _array_text(leaf: Leaf) -> str:
-    kind = leaf.dtype if leaf.key_impl is None else f"key<{leaf.key_impl}>"
-    return f"{leaf.path or 'array'} {kind}[{','.join(map(str, leaf.shape))}]"

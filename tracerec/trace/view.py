@@ -11,18 +11,19 @@ import numpy as np
 from tracerec import lanes
 from tracerec.errors import TraceError
 from tracerec.formats.joined import tap_name
+from tracerec.keeping import reading
 from tracerec.model import INDEX_DTYPE
 from tracerec.protocol import dtypes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from tracerec.formats.contract import StreamSource, TraceSource
     from tracerec.model import Site, Transform
     from tracerec.trace.attempts import Attempts
     from tracerec.trace.availability import Progress
 
-__all__ = ["BLOCK_BYTES", "StreamView"]
+__all__ = ["BLOCK_BYTES", "StreamView", "with_places"]
 
 BLOCK_BYTES = 8 << 20
 """The most bytes that one read of scattered rows takes; a single larger record is read whole."""
@@ -134,11 +135,12 @@ class StreamView:
         return dataclasses.replace(self, raw=True)
 
     def with_leaf(self, path: str) -> StreamView:
-        """Returns the view of the leaves with this key path: one, or none."""
-        kept = [i for i, leaf in enumerate(self.site.leaves) if leaf.path == path]
-        leaves = tuple(self.site.leaves[i] for i in kept)
-        transforms = tuple(_of_leaves(t, kept) for t in self.site.transforms)
-        return dataclasses.replace(self, narrowed=dataclasses.replace(self.site, leaves=leaves, transforms=transforms))
+        """Returns the view of the array with this key path, or of those that were kept of such a leaf; or of none."""
+        return self.with_places(reading.places_at(self.site, path))
+
+    def with_places(self, kept: Sequence[int]) -> StreamView:
+        """Returns the view of the arrays at some places in ``site.leaves``."""
+        return dataclasses.replace(self, narrowed=with_places(self.site, kept))
 
     def index(self, start: int, stop: int) -> np.ndarray:
         """Returns rows of the index table."""
@@ -196,6 +198,13 @@ class StreamView:
         return np.empty((0, *shape), dtype) if out is None else out
 
 
+def with_places(site: Site, kept: Sequence[int]) -> Site:
+    """Returns a site with the arrays at some places alone."""
+    leaves = tuple(site.leaves[i] for i in kept)
+    transforms = tuple(_of_leaves(t, kept) for t in site.transforms)
+    return dataclasses.replace(site, leaves=leaves, transforms=transforms)
+
+
 class _Rows:
     """Rows of a stream. Attributes: their numbers, ascending; None: all of them."""
 
@@ -236,7 +245,7 @@ class _Counted(_Rows):
 _ROW_NBYTES = 16
 
 
-def _of_leaves(transform: Transform, kept: list[int]) -> Transform:
+def _of_leaves(transform: Transform, kept: Sequence[int]) -> Transform:
     """Returns a transform with the axes of some leaves."""
     if transform.dims is None or any(i >= len(transform.dims) for i in kept):
         return transform

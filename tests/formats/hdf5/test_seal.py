@@ -114,7 +114,7 @@ def test_attributes_and_index_name_everything(tmp_path):
     seal(source, tmp_path / "run.h5")
     with h5py.File(tmp_path / "run.h5") as file:
         assert file.attrs["tracerec_format"] == b"hdf5"
-        assert file.attrs["format_version"] == b"1.2"
+        assert file.attrs["format_version"] == b"1.3"
         assert json.loads(file.attrs["run"])["run_id"] == source.info.run_id
         group = file["streams/000000"]
         assert sorted(group) == ["data_0", "data_1", "index", "kwarg_1"]

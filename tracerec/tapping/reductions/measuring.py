@@ -94,10 +94,30 @@ def _moments(x: jax.Array, lanes: int, valid: jax.Array | None, found: Census) -
 def _quick(x: jax.Array, lanes: int, found: Census) -> jax.Array:
     """All elements are finite, and their squares can be summed."""
     form = number_format(x.dtype)
-    values = plain(x).astype(form.dtype)
-    mean = _sum(values, lanes) * form.dtype(1 / math.prod(x.shape[lanes:]))
-    away = values - _spread(mean, x)
-    return _stacked(found, form, mean, _sum(away * away, lanes), _sum(lax.abs(values), lanes))
+
+    def floats(x: jax.Array) -> jax.Array:
+        return x.astype(form.dtype) if is_integer(x.dtype) else plain(x).astype(form.dtype)
+
+    mean = _sum(floats(x), lanes) * form.dtype(1 / math.prod(x.shape[lanes:]))
+    x, mean = _apart(x, mean)
+    away = floats(x) - _spread(mean, x)
+    squares = _sum(away * away, lanes)
+    x, squares = _apart(x, squares)
+    return _stacked(found, form, mean, squares, _sum(lax.abs(floats(x)), lanes))
+
+
+def _apart(x: jax.Array, result: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns both, such that what follows converts the leaf anew.
+
+    XLA has kernels that sum narrow elements as floats. It does not use them where several sums share the
+    conversion: then the floats are written to memory first, which takes more time than the sums.
+    """
+    if x.dtype.name not in _QUICKLY_CONVERTED:
+        return x, result
+    return lax.optimization_barrier((x, result))
+
+
+_QUICKLY_CONVERTED = frozenset({"bfloat16", "int8", "uint8"})
 
 
 def _careful_floats(x: jax.Array, lanes: int, valid: jax.Array | None, found: Census) -> jax.Array:
