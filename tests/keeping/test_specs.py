@@ -95,7 +95,7 @@ def test_what_callers_write() -> None:
         (["summary", Summary()], "more than once"),
         (["summary", "x"], "keep='x' is not known"),
         (Summary, r"write Summary\(\.\.\.\)"),
-        (Keep(), "is not known"),
+        pytest.param(Keep(), "is not known", id="the base of all kinds"),
     ],
     ids=str,
 )
