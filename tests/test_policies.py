@@ -376,3 +376,48 @@ def test_disabled_and_scopes_go_with_policies(tmp_path: Path) -> None:
         with tracerec.disabled():
             f(2.0)
     assert taps_without_steps(tmp_path / "run.h5") == {"inner/t": 1}
+
+
+def test_what_arrived_before_a_change_is_held_to_what_held_then(tmp_path: Path) -> None:
+    """Although it still waits in the queue when the change is made."""
+    f, _ = model()
+    path = tmp_path / "run.h5"
+    with tracerec.record(path, taps="loss") as rec:
+        jax.block_until_ready([f(X, 0), f(X, 2)])
+        rec.set(every=5)
+        jax.block_until_ready([f(X, 3), f(X, 5)])
+        rec.pause()
+        jax.block_until_ready(f(X, 10))
+        rec.resume()
+        rec.set(taps="zzz")
+        jax.block_until_ready(f(X, 15))
+        rec.set(taps=None)
+        jax.block_until_ready(f(X, 20))
+    assert taps(path) == {"loss": [0, 2, 5, 20]}
+
+
+def test_silence_speaks_of_taps_of_its_own_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Not of those of earlier recordings."""
+    with tracerec.record(tmp_path / "a.h5"):
+        tracerec.tap(1.0, "earlier")
+    with tracerec.record(tmp_path / "b.h5"):
+        tracerec.tap(1.0, "own", step=1, every=2)
+    assert "own: when=" in caplog.text
+    assert "earlier" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "message"),
+    [
+        (123, {}, "not a path"),
+        ("a\0b.h5", {}, "not a path"),
+        ("a.h5", {"budget": 3}, "budget=3"),
+        ("a.h5", {"max_queue_bytes": 0}, "max_queue_bytes=0"),
+        ("a.h5", {"block_timeout": -1}, "block_timeout=-1"),
+    ],
+)
+def test_other_wrong_arguments_are_refused_in_a_sentence(path: Any, options: Any, message: str, tmp_path: Path) -> None:
+    """No error of Python's own."""
+    given = tmp_path / path if path == "a.h5" else path
+    with pytest.raises(RecordingError, match=message):
+        tracerec.record(given, **options)

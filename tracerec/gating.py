@@ -34,6 +34,8 @@ CONTROL_FILE = "control.json"
 """The name of the file, in the live folder."""
 
 _LOOK_SECONDS = 0.25
+_REMEMBERED = 1000
+"""Earlier settings that are known for what still waits in the queue."""
 _MOST_BYTES = 1 << 20
 
 
@@ -90,7 +92,7 @@ class Gate:
         if self._file is not None:
             # what was set for an earlier attempt, which was killed, is not for this one
             self._file.unlink(missing_ok=True)
-        self._settings = Settings()
+        self._settings: list[tuple[int, Settings]] = [(0, Settings())]
         self._lock = threading.Lock()
         self._looked = 0.0
         self._stamp: tuple[int, int] | None = None
@@ -98,20 +100,42 @@ class Gate:
     @property
     def settings(self) -> Settings:
         """What holds now."""
-        return self._settings
+        return self._settings[-1][1]
 
-    def set(self, **changes: Any) -> Settings:
-        """Changes settings, and returns all of them; raises RecordingError where one is wrong."""
+    def set(self, arrival: int, **changes: Any) -> Settings:
+        """Changes settings for the records that arrive as number ``arrival`` or later.
+
+        What arrived before may still wait in the queue.
+
+        Returns:
+            All settings.
+
+        Raises:
+            RecordingError: one is wrong.
+        """
         with self._lock:
-            self._settings = self._settings.changed(**changes)
-            return self._settings
+            settings = self.settings.changed(**changes)
+            # a new list: another thread may be reading the old one
+            self._settings = [*self._settings[-_REMEMBERED:], (arrival, settings)]
+            return settings
 
     def admit(self, group: Group) -> Group | None:
         """Returns those of some records that are taken; None: none is."""
-        self._look()
+        arrivals = group.rows["arrival"]
+        self._look(int(arrivals[0]))
+        self.seen += len(group.arrays)
+        known = self._settings
+        if len(known) == 1 or arrivals[0] >= known[-1][0]:
+            return self._admitted(group, known[-1][1])
+        firsts = np.array([first for first, _ in known], np.uint64)
+        of = np.maximum(np.searchsorted(firsts, arrivals, side="right") - 1, 0)
+        parts = [self._admitted(group.picked(np.flatnonzero(of == n)), known[n][1]) for n in np.unique(of).tolist()]
+        taken = [row for part in parts if part is not None for row in part.rows["arrival"].tolist()]
+        return group.picked(np.flatnonzero(np.isin(arrivals, np.array(taken, np.uint64)))) if taken else None
+
+    def _admitted(self, group: Group, settings: Settings) -> Group | None:
+        """Returns those of some records that are taken under some settings."""
         count = len(group.arrays)
-        self.seen += count
-        settings = self._settings
         if settings.paused or not self._wants(group) or (settings.taps and not matches(group.site.name, settings.taps)):
             self.skipped += count
             return None
@@ -141,8 +165,8 @@ class Gate:
         wanted = np.logical_and.reduce([steps % n == 0 for n in every])
         return np.flatnonzero(wanted | ~stepped)
 
-    def _look(self) -> None:
-        """Takes over settings from outside, when the file is new."""
+    def _look(self, arrival: int) -> None:
+        """Takes over settings from outside, when the file is new, for records from a number on."""
         now = time.monotonic()
         if self._file is None or now - self._looked < _LOOK_SECONDS:
             return
@@ -161,7 +185,7 @@ class Gate:
             _log.warning("%s: what was set from outside is not understood: %s", self._file, error)
             return
         with self._lock:
-            self._settings = settings
+            self._settings = [*self._settings[-_REMEMBERED:], (max(arrival, self._settings[-1][0]), settings)]
         _log.info("%s: set from outside: %s", self._file.parent, settings.to_json())
 
 

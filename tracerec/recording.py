@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -38,7 +39,7 @@ from tracerec.tapping import traced
 from tracerec.tapping.context import announce
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from types import TracebackType
 
 __all__ = ["Recording", "RecordingSummary", "record"]
@@ -143,12 +144,19 @@ def record(
         array([[0, 1, 2]], dtype=int32)
     """
     policy = Policy.parsed(taps, every, keep, derivatives)
-    target = Path(path).absolute()
+    target = _target(path)
     if compression == "default":
         compression = None if target.suffix.lower() == sealing.ARROW_SUFFIX else "lz4"
     _check(target, mode=mode, compression=compression, durability=durability, on_full=on_full, on_error=on_error)
     sizes = {"max_bytes": max_bytes, "retain_steps": retain_steps, "retain_bytes": retain_bytes}
     sizes |= {"segment_bytes": segment_bytes, "max_file_bytes": max_file_bytes}
+    sizes |= {"max_queue_bytes": max_queue_bytes}
+    if not isinstance(budget, (Mapping, type(None))):
+        message = f"{target}: budget={budget!r}; give bytes by patterns of tap names, such as {{'encoder/*': 1 << 30}}"
+        raise RecordingError(message, path=str(target))
+    if block_timeout is not None and not (isinstance(block_timeout, (int, float)) and block_timeout >= 0):
+        message = f"{target}: block_timeout={block_timeout!r}; give seconds, 0 or more, or None for ever"
+        raise RecordingError(message, path=str(target))
     _check_sizes(target, sizes | {f"budget[{pattern!r}]": size for pattern, size in (budget or {}).items()})
     limits = Limits(segment_bytes, durability == "disk", retain_steps, retain_bytes, max_file_bytes)
     info = _run_info(target, metadata or {})
@@ -225,6 +233,7 @@ class Recording:
         self._lock = threading.RLock()
         self._closed = False
         self._summary: RecordingSummary | None = None
+        self._traced_before = traced.begin()
         self._watch = threading.Timer(_SILENT_SECONDS, self._warn_if_silent, ["after a minute"])
         self._watch.daemon = True
         self._watch.start()
@@ -240,15 +249,17 @@ class Recording:
         return self.recorder.records
 
     def pause(self) -> None:
-        """Records nothing from now on, until `resume`; nothing is traced or compiled anew.
+        """Records nothing of what arrives from now on, until `resume`; nothing is traced or compiled anew.
+
+        A computation that was dispatched before and still runs is cut where it is.
 
         Taps still hand their values to the host, where they are left out: a pause saves the disk, not the copy.
         """
-        self.gate.set(paused=True)
+        self.gate.set(outfeed.next_arrival(), paused=True)
 
     def resume(self) -> None:
         """Ends what `pause` began."""
-        self.gate.set(paused=False)
+        self.gate.set(outfeed.next_arrival(), paused=False)
 
     def set(self, *, every: int | _Unchanged | None = UNCHANGED, taps: Any = UNCHANGED) -> None:
         """Changes what is recorded from now on, and compiles nothing; ``tracerec ctl`` does the same from outside.
@@ -263,7 +274,8 @@ class Recording:
         Both only leave out of what the compiled program hands over: what `record` itself left out cannot come back.
         """
         given = {"every": every, "taps": taps}
-        self.gate.set(**{name: value for name, value in given.items() if value is not UNCHANGED})
+        changes = {name: value for name, value in given.items() if value is not UNCHANGED}
+        self.gate.set(outfeed.next_arrival(), **changes)
 
     def flush(self, timeout: float | None = None) -> None:
         """Waits until every record of every computation dispatched before is in the file system.
@@ -366,7 +378,9 @@ class Recording:
     def _warn_if_silent(self, when: str) -> None:
         """Says why there is no record, when there is none."""
         if self.gate.seen == self.gate.skipped and not self.records:
-            _log.warning("%s has no record %s: %s", self.path, when, silence.reason(self.gate, traced.notes()))
+            _log.warning(
+                "%s has no record %s: %s", self.path, when, silence.reason(self.gate, traced.notes(self._traced_before))
+            )
 
     def _raise_if_incomplete(self) -> None:
         failure = self.recorder.failure
@@ -399,6 +413,13 @@ def _devices() -> list[dict[str, Any]]:
     return [
         {"id": d.id, "kind": d.device_kind, "platform": d.platform, "process": d.process_index} for d in jax.devices()
     ]
+
+
+def _target(path: Any) -> Path:
+    if not isinstance(path, (str, os.PathLike)) or "\0" in os.fspath(path):
+        message = f"record({path!r}): not a path; name a file, such as 'run.h5' or 'run.arrow'"
+        raise RecordingError(message)
+    return Path(path).absolute()
 
 
 def _check(target: Path, **options: Any) -> None:

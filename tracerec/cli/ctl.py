@@ -25,7 +25,9 @@ def ctl(
     taps: Annotated[
         list[str] | None,
         typer.Option(
-            "--taps", metavar="PATTERN", help="Record only taps like this (encoder/*, !*/debug); several; *: all again."
+            "--taps",
+            metavar="PATTERN",
+            help="Record only taps like `encoder/*`, or not `!*/debug`; several. `*`: all.",
         ),
     ] = None,
     pause: Annotated[bool, typer.Option("--pause", help="Record nothing until --resume.")] = False,

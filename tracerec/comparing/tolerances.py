@@ -155,7 +155,7 @@ def _looked_up(given: Given, tap: str, dtype: str) -> float | None:
 def _checked(name: str, given: Given) -> Given:
     for value in given.values() if isinstance(given, Mapping) else [] if given is None else [given]:
         number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-        if not number or math.isnan(value) or value < 0:
+        if not number or not math.isfinite(value) or value < 0:
             message = f"{name} is a number of at least 0, or one for each dtype or pattern of taps, not {value!r}"
             raise ComparisonError(message)
     return given

@@ -84,6 +84,8 @@ def _measures(finite: np.ndarray, ends: np.ndarray, moments: np.ndarray, axes: t
         "l2": np.sqrt(np.square(l2).sum(axis=axes)),
     }
     out = {name: _finite(np.ldexp(values, back)) for name, values in found.items()}
+    # A sum of float32 may end a little outside of what it is the mean of.
+    out["mean"] = np.clip(out["mean"], low, high)
     return {"min": low, "max": high, **out, "largest": np.maximum(np.abs(low), np.abs(high))}
 
 

@@ -10,6 +10,7 @@ from tracerec.outfeed.hub import barrier as barrier
 from tracerec.outfeed.hub import drain as drain
 from tracerec.outfeed.hub import listening as listening
 from tracerec.outfeed.hub import lost as lost
+from tracerec.outfeed.hub import next_arrival as next_arrival
 from tracerec.outfeed.hub import put as put
 from tracerec.outfeed.hub import raise_at_next_tap as raise_at_next_tap
 from tracerec.outfeed.hub import raise_at_tap as raise_at_tap
@@ -29,6 +30,7 @@ __all__ = [
     "drain",
     "listening",
     "lost",
+    "next_arrival",
     "put",
     "raise_at_next_tap",
     "raise_at_tap",

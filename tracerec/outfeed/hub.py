@@ -31,6 +31,7 @@ __all__ = [
     "drain",
     "listening",
     "lost",
+    "next_arrival",
     "put",
     "raise_at_next_tap",
     "raise_at_tap",
@@ -180,6 +181,12 @@ def lost(tap: str, error: BaseException) -> None:
     hub = _hub
     if hub is not None and hub.queue.count_drop(tap) == 1:
         _log.error("records of tap %r are lost; they are counted as dropped", tap, exc_info=error)
+
+
+def next_arrival() -> int:
+    """Returns the arrival number of the next record."""
+    hub = _hub
+    return 0 if hub is None else hub.queue.next_arrival
 
 
 def listening() -> bool:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["note", "notes"]
+__all__ = ["begin", "note", "notes"]
 
 _MOST = 4096
 _lock = threading.Lock()
-_notes: dict[str, set[str]] = {}
+_notes: dict[str, dict[str, int]] = {}
+_turn = 0
+
+
+def begin() -> int:
+    """Returns a number from which on `notes` tells what became of taps."""
+    global _turn  # noqa: PLW0603 - one clock a process
+    with _lock:
+        _turn += 1
+        return _turn
 
 
 def note(tap: str, what: str) -> None:
@@ -19,15 +28,16 @@ def note(tap: str, what: str) -> None:
         what: ``"traced"``; ``"left out"`` by all recordings; ``"decided on the device"``; ``"not now"``: it was known
             when it was traced that it would not fire; ``"disabled"``.
     """
-    known = _notes.get(tap)
-    if known is not None and what in known:
+    turn = _turn
+    if _notes.get(tap, {}).get(what) == turn:
         return
     with _lock:
         if len(_notes) < _MOST or tap in _notes:
-            _notes.setdefault(tap, set()).add(what)
+            _notes.setdefault(tap, {})[what] = turn
 
 
-def notes() -> dict[str, frozenset[str]]:
-    """Returns what became of each tap that this process has traced, by name."""
+def notes(since: int = 0) -> dict[str, frozenset[str]]:
+    """Returns what became of each tap that this process has traced since then, by name."""
     with _lock:
-        return {tap: frozenset(known) for tap, known in _notes.items()}
+        found = {tap: frozenset(what for what, turn in known.items() if turn >= since) for tap, known in _notes.items()}
+        return {tap: known for tap, known in found.items() if known}
