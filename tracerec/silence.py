@@ -36,8 +36,8 @@ def reason(gate: Gate, notes: Mapping[str, frozenset[str]]) -> str:
         )
     if not notes:
         return (
-            "no tap was traced meanwhile: the functions that have taps were not called, or under tracerec.disabled(), or "
-            "were compiled before and did not run"
+            "no tap was traced meanwhile: the functions that have taps were not called, or under tracerec.disabled(), "
+            "or were compiled before and did not run"
         )
     by_reason: dict[str, list[str]] = {}
     for tap, known in notes.items():
