@@ -83,7 +83,8 @@ def measure(a, b):
     out["count"] = len(finite)
     out["sum_abs"] = math.fsum(float(abs(Fraction(u) - Fraction(v))) for u, v in finite)
     out["ab"] = math.fsum(float(u) * float(v) for u, v in finite)
-    out["dd"] = math.fsum(float(abs(Fraction(u) - Fraction(v))) ** 2 for u, v in finite)
+    away = [float(abs(Fraction(u) - Fraction(v))) for u, v in finite]
+    out["dd"] = math.fsum(x * x for x in away)  # inf where ** would raise
     if a.dtype == b.dtype and (a.dtype.kind == "f" or a.dtype.name.startswith(("bf", "float"))):
         out["max_ulp"] = max((ulps(x[0], y[0], a.dtype) for x, y in zip(left, right, strict=True)), default=0)
     return out

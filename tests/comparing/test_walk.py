@@ -568,3 +568,23 @@ def test_tolerances_by_tap_and_dtype(written):
     rows = compare(a, b).rows()
     assert compare(a, b, rtol=max(row["need_rtol"] for row in rows)).ok
     assert compare(a, b, atol=max(row["need_atol"] for row in rows)).ok
+
+
+def test_a_comparison_of_which_everything_is_ignored_says_so(tmp_path):
+    """It is no success, unless both are empty."""
+    for name in "ab":
+        with tracerec.record(tmp_path / f"{name}.h5"):
+            tracerec.tap(np.float32(1), "x", step=0)
+        with tracerec.record(tmp_path / f"{name}0.h5"):
+            pass
+    found = compare(tmp_path / "a.h5", tmp_path / "b.h5", ignore="*")
+    assert (found.verdict, found.status, found.ok) == ("not comparable", 2, False)
+    assert "nothing was compared" in found.summary
+    assert compare(tmp_path / "a0.h5", tmp_path / "b0.h5").ok
+
+
+@pytest.mark.parametrize("option", [{"atol": np.inf}, {"rtol": float("inf")}, {"atol": np.nan}])
+def test_a_tolerance_is_finite(tmp_path, option):
+    """With another everything would pass, NaN beside a number too."""
+    with pytest.raises(ComparisonError, match="is a number of at least 0"):
+        compare(tmp_path / "a.h5", tmp_path / "b.h5", **option)

@@ -8,21 +8,25 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tracerec.comparing.distances import lower_precision
+from tracerec.comparing.kept import KeptSide
 from tracerec.comparing.measures import MEASURES, measure, rel_l2
 from tracerec.comparing.ordinals import is_float
 from tracerec.comparing.reading import NotComparable, blocks, raw_chunks
+from tracerec.comparing.telling import Asked, tell
 from tracerec.trace.view import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tracerec.comparing.alignment import Group
+    from tracerec.comparing.kept import By
     from tracerec.comparing.reading import Side
     from tracerec.comparing.spool import Handle, Spool
     from tracerec.comparing.tolerances import Tolerance
 
 __all__ = [
     "BEYOND",
+    "BITS",
     "DIFFERENT",
     "DTYPE",
     "EQUAL",
@@ -51,12 +55,13 @@ KINDS = (
     "shape differs",
     "valid lanes differ",
     "not comparable",
+    "bits differ",
 )
 """What a pair can be, by number."""
 
-EQUAL, SAME, WITHIN, NOISE, BEYOND, DTYPE, SHAPE, LANES, UNKNOWN = range(len(KINDS))
+EQUAL, SAME, WITHIN, NOISE, BEYOND, DTYPE, SHAPE, LANES, UNKNOWN, BITS = range(len(KINDS))
 
-DIFFERENT = (BEYOND, DTYPE, SHAPE, LANES)
+DIFFERENT = (BEYOND, DTYPE, SHAPE, LANES, BITS)
 """The kinds that make two runs different."""
 
 PAIR = np.dtype(
@@ -91,6 +96,7 @@ class Counts:
         first_changed: the same of the first whose values differ at all and are not within noise.
         reasons: why pairs could not be compared.
         by_process: ``first_different`` of each process.
+        statistics: of a cell that is compared by what was kept: in how many pairs each statistic is beyond.
     """
 
     kinds: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(len(KINDS), np.int64))
@@ -101,6 +107,7 @@ class Counts:
     first_changed: tuple[int, int] | None = None
     reasons: list[str] = dataclasses.field(default_factory=list)
     by_process: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    statistics: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -138,6 +145,8 @@ class Cell:
         dtypes: the names of both sides' dtypes; a key's has its implementation.
         shapes: both sides' shapes.
         first_place: the place of its first record in the first run's order of execution.
+        by: how the leaf is compared, where it is not element by element; both sides are then `KeptSide`.
+        opaque: whether the size of a difference means nothing.
     """
 
     group: Group
@@ -153,6 +162,8 @@ class Cell:
     counts: Counts
     kept: Kept | None = None
     first_place: int = 0
+    by: By | None = None
+    opaque: bool = False
 
     @property
     def tap(self) -> str:
@@ -220,6 +231,10 @@ class Comparer:
         if cell.a.key_impl != cell.b.key_impl:
             pairs["kind"] = DTYPE
             return np.empty(0, MEASURES)
+        if cell.by is not None and cell.a.dtype != cell.b.dtype and not self._cast:
+            # A digest, or the smallest element, of one dtype says nothing of another.
+            pairs["kind"] = DTYPE
+            return MEASURES_EMPTY
         raw = raw_chunks(cell.a, cell.b, pairs["number_a"], pairs["number_b"])
         measured: list[np.ndarray] = []
         done = 0
@@ -239,23 +254,13 @@ class Comparer:
         self, cell: Cell, pairs: np.ndarray, noise: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None
     ) -> np.ndarray:
         try:
-            a, valid_a = cell.a.read(pairs["number_a"])
-            b, valid_b = cell.b.read(pairs["number_b"])
+            rows, kind = self._told(cell, pairs) if cell.by is not None else self._measured(cell, pairs)
         except NotComparable as error:
             if len(pairs) > 1:
                 return self._one_by_one(cell, pairs, noise)
             pairs["kind"] = UNKNOWN
             cell.counts.reasons.append(str(error))
             return np.empty(0, MEASURES)
-        retyped = a.dtype != b.dtype
-        if self._cast:  # a dtype is true, too
-            a, b = _cast(a, b, self._cast)
-        rows = measure(a, b, cell.tolerance, valid=(valid_a, valid_b), key=cell.a.key_impl is not None)
-        kind = _kinds(rows, cell.tolerance)
-        if retyped and not self._cast:
-            kind[:] = DTYPE
-        elif retyped:
-            kind = np.maximum(kind, SAME)
         if cell.a.unknown or cell.b.unknown:
             kind[kind != EQUAL] = UNKNOWN
         if noise is not None and (kind == BEYOND).any():
@@ -264,6 +269,42 @@ class Comparer:
         kept = np.flatnonzero(kind != EQUAL)
         pairs["measured"][kept] = np.arange(len(kept))
         return rows if len(kept) == len(rows) else rows[kept]
+
+    def _measured(self, cell: Cell, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the measures and kinds of pairs whose elements are compared."""
+        a, valid_a = cell.a.read(pairs["number_a"])
+        b, valid_b = cell.b.read(pairs["number_b"])
+        retyped = a.dtype != b.dtype
+        if self._cast:  # a dtype is true, too
+            a, b = _cast(a, b, self._cast)
+        opaque = cell.opaque or cell.a.key_impl is not None
+        rows = measure(a, b, cell.tolerance, valid=(valid_a, valid_b), key=opaque)
+        kind = _kinds(rows, cell.tolerance)
+        if retyped and not self._cast:
+            kind[:] = DTYPE
+        elif retyped:
+            kind = np.maximum(kind, SAME)
+        return rows, kind
+
+    def _told(self, cell: Cell, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the measures and kinds of pairs that are compared by what was kept."""
+        if cell.by is None or not (isinstance(cell.a, KeptSide) and isinstance(cell.b, KeptSide)):
+            message = f"{cell.tap!r} {cell.leaf} is not compared by what was kept"
+            raise RuntimeError(message)
+        retyped = cell.a.dtype != cell.b.dtype
+        if retyped and cell.by.kind != "summary":
+            message = f"a {cell.by.kind} of {cell.dtypes[0]} says nothing of {cell.dtypes[1]}"
+            raise NotComparable(message)
+        numbers = pairs["number_a"], pairs["number_b"]
+        found = tell(Asked(cell.by.kind, cell.a, cell.b, numbers, cell.tolerance, cast=retyped))
+        for name, mask in found.beyond.items():
+            count = int(mask.reshape(len(pairs), mask[:1].size).any(axis=1).sum())
+            if count:
+                cell.counts.statistics[name] = cell.counts.statistics.get(name, 0) + count
+        kind = _kinds(found.rows, cell.tolerance)
+        if cell.by.kind == "fingerprint":
+            kind[kind == BEYOND] = BITS
+        return found.rows, kind
 
     def _one_by_one(self, cell: Cell, pairs: np.ndarray, noise: Any) -> np.ndarray:
         found: list[np.ndarray] = []

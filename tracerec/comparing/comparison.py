@@ -94,9 +94,9 @@ class Comparison:
         kinds = {each.what for each in self._unmatched}
         if self.different or (self.missing == "fail" and kinds.intersection(ALONE) and self.compared):
             return "different"
-        if self.missing == "ignore":
+        if self.missing == "ignore" and (kinds or self.compared):
             return "equal"
-        if kinds and not self.compared:
+        if not self.compared and (kinds or self.runs.records_a or self.runs.records_b):
             return "not comparable"
         if self.missing == "fail" and NOT_COMPARABLE in kinds:
             return "not comparable"
@@ -119,7 +119,7 @@ class Comparison:
 
     @property
     def different(self) -> int:
-        """How many of them differ beyond tolerance, or in dtype, shape or valid lanes."""
+        """How many of them differ beyond tolerance, or in dtype, shape, valid lanes, or the bits of a fingerprint."""
         return sum(self.kinds[KINDS[kind]] for kind in DIFFERENT)
 
     @property
@@ -170,12 +170,13 @@ class Comparison:
         """The verdict in a line."""
         runs = f"{self.runs.a} and {self.runs.b}"
         if not self.compared:
-            return f"{self.verdict}: nothing was compared, {runs}" if self._unmatched else f"equal: both empty, {runs}"
+            nothing = self._unmatched or self.runs.records_a or self.runs.records_b
+            return f"{self.verdict}: nothing was compared, {runs}" if nothing else f"equal: both empty, {runs}"
         if self.different:
             found = f"{self.different:,} of {self.compared:,} compared differ"
             more = " up to the first difference" if self.stopped else ""
             first = f"; first: {self._first.record}" if self._first else ""
-            return f"different: {found}{more}, {runs}{first}"
+            return f"different: {found}{self._by()}{more}, {runs}{first}"
         kinds = self.kinds
         equal = kinds.pop(KINDS[EQUAL])
         every = "all " if equal == self.compared else ""
@@ -183,7 +184,16 @@ class Comparison:
         words += [f"{count:,} {_IN_SUMMARY.get(kind, kind)}" for kind, count in kinds.items() if count]
         alone = sum(each.records for each in self._unmatched if each.what in ALONE)
         but = f", but {alone:,} record{'s are' if alone > 1 else ' is'} in one run alone" * bool(alone)
-        return f"{self.verdict}: {', '.join(words)}{but}, {runs}"
+        return f"{self.verdict}: {', '.join(words)}{self._by()}{but}, {runs}"
+
+    def _by(self) -> str:
+        """Returns how many pairs were not compared element by element, as text."""
+        counts: dict[str, int] = {}
+        for cell in self._cells:
+            if cell.by is not None:
+                counts[str(cell.by)] = counts.get(str(cell.by), 0) + int(cell.counts.kinds.sum())
+        words = [f"{count:,} by {by}" for by, count in counts.items() if count]
+        return f" ({', '.join(words)})" if words else ""
 
     def rows(self, sort: Literal["order", "worst"] = "order") -> list[dict[str, Any]]:
         """Returns one mapping a tap, leaf and transforms: how many records, how many differ, the worst measures.
@@ -203,7 +213,8 @@ class Comparison:
         ``device``, ``shard``, ``process``, ``call``, ``occurrence``, ``kind``, ``dtype_a``, ``dtype_b``, ``shape_a``,
         ``shape_b``, ``size``, ``differing``, ``share``, ``beyond``, ``max_abs``, ``max_rel``, ``max_ulp`` with
         ``_at``, ``_a`` and ``_b`` (flat index and both values), ``mean_abs``, ``cosine``, ``snr_db``, ``rel_l2``,
-        ``nan``, ``posinf``, ``neginf``, ``lanes``, ``need_rtol``, ``need_atol``.
+        ``nan``, ``posinf``, ``neginf``, ``lanes``, ``need_rtol``, ``need_atol``; and ``by`` if something else than
+        elements was compared: ``"fingerprint"``, ``"summary (of the full leaf in a)"``, else ``""``.
 
         Raises:
             MissingExtra: pandas is not installed.
@@ -296,6 +307,8 @@ class Comparison:
             "first": None if first is None else self._record(cell, first[1]),
             "worst": None if counts.worst_pair < 0 else self._record(cell, counts.worst_pair),
             "tolerance": str(cell.tolerance),
+            "by": "" if cell.by is None else str(cell.by),
+            "statistics": dict(counts.statistics),
         }
 
     def _record(self, cell: Cell, number: int) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracerec.comparing import kept_divergence
 from tracerec.comparing.cells import BEYOND, DTYPE, KINDS, SHAPE, UNKNOWN
 from tracerec.comparing.measures import cosine, snr_db, value_of
 from tracerec.comparing.reading import NotComparable
@@ -43,11 +44,17 @@ class Divergence:
         tolerance: what was allowed.
         measures: size, differing, beyond, max_abs, max_rel, max_ulp, mean_abs, cosine, snr_db, nan, posinf, neginf,
             lanes, need_rtol, need_atol; empty where nothing could be measured.
-        index: where the largest difference is, an index of both arrays; None where nothing could be measured.
+        index: where the largest difference is, an index of both arrays; None where nothing could be measured. Of a
+            leaf that is compared by what was kept: the first lane that differs.
         a: the value there in the first run.
         b: the value there in the second run.
         around: indices and values near the largest difference, of both runs.
         place: its place in the first run's order of execution.
+        by: how a leaf is compared that was not kept whole: ``"fingerprint"``, ``"summary (of the full leaf in a)"``;
+            ``""``: element by element.
+        differing: in which statistics it then differs, such as ``("mean", "std")``, or ``("digest",)``.
+        statistics: the statistics of the first lane that differs: a name, and what both runs have.
+        lanes: how many lanes differ, and how many there are; (0, 0) where the leaf has none.
     """
 
     tap: str
@@ -69,6 +76,10 @@ class Divergence:
     b: Any
     around: tuple[tuple[tuple[int, ...], Any, Any], ...]
     place: int
+    by: str = ""
+    differing: tuple[str, ...] = ()
+    statistics: tuple[tuple[str, Any, Any], ...] = ()
+    lanes: tuple[int, int] = (0, 0)
 
     @property
     def step(self) -> Any:
@@ -87,6 +98,8 @@ class Divergence:
             return f"dtype {self.dtypes[0]} against {self.dtypes[1]}"
         if self.kind == KINDS[SHAPE]:
             return f"shape {self.shapes[0]} against {self.shapes[1]}"
+        if self.by:
+            return kept_divergence.reason(self)
         found = self.measures
         if self.kind == KINDS[BEYOND] and not math.isnan(found["max_abs"]):
             count = int(found["beyond"] or found["differing"] or found["bits"])
@@ -106,6 +119,8 @@ class Divergence:
     def lines(self) -> list[str]:
         """Returns the description, a line an item: record, reason, measures, values around the worst element."""
         out = [self.record, f"  {self.reason}"]
+        if self.by:
+            return [*out, *kept_divergence.lines(self)]
         if self.measures and not math.isnan(self.measures["max_abs"]):
             found = self.measures
             ulp = "" if math.isnan(found["max_ulp"]) else f", ulp {measured(found['max_ulp'])}"
@@ -173,12 +188,14 @@ def divergence(cell: Cell, number: int) -> Divergence:
     """Returns the description of one pair; reads its arrays."""
     pair, rows = cell.pairs[number], cell.measures
     row = None if pair["measured"] < 0 else rows[pair["measured"]]
-    index, a, b = None, None, None
+    a, b = None, None
+    kept: dict[str, Any] = kept_divergence.found(cell, pair) if cell.by is not None else {}
     around: tuple[tuple[tuple[int, ...], Any, Any], ...] = ()
+    index = kept.pop("index", None)
     if row is not None and row["abs_at"] >= 0:
         index = _unravel(int(row["abs_at"]), cell.shapes[0])
         a, b = (value_of(row[f"abs_{side}"], s.dtype) for side, s in (("a", cell.a), ("b", cell.b)))
-    if row is not None:
+    if row is not None and cell.by is None:
         around = _around(cell, pair, max(int(row["abs_at"]), _first(cell, pair)))
     return Divergence(
         tap=cell.tap,
@@ -200,6 +217,7 @@ def divergence(cell: Cell, number: int) -> Divergence:
         b=b,
         around=around,
         place=int(pair["place"]),
+        **kept,
     )
 
 
@@ -227,7 +245,7 @@ def _measures(row: Any) -> dict[str, float]:
 
 def _first(cell: Cell, pair: Any) -> int:
     """Returns where keys, of which no difference is the largest, first differ; -1 for others."""
-    if cell.a.key_impl is None:
+    if cell.a.key_impl is None and not cell.opaque:
         return -1
     a, b = (side.read(np.array([pair[n]]))[0].reshape(-1) for side, n in ((cell.a, "number_a"), (cell.b, "number_b")))
     differs = np.flatnonzero(a != b)

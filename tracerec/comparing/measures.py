@@ -116,7 +116,9 @@ def cosine(rows: np.ndarray) -> np.ndarray:
     """Returns the cosine between both sides of each row: 1 for equal bits and for two zeros, 0 if one is zero."""
     norms = np.sqrt(rows["aa"]) * np.sqrt(rows["bb"])
     equal = (rows["dd"] == 0) & (rows["aa"] == rows["bb"])
-    ratio = np.divide(rows["ab"], norms, out=np.zeros(len(rows)), where=norms > 0)
+    # Squares that overflow leave no cosine.
+    with np.errstate(invalid="ignore"):
+        ratio = np.divide(rows["ab"], norms, out=np.zeros(len(rows)), where=norms > 0)
     return np.where(equal, 1.0, np.clip(ratio, -1.0, 1.0))
 
 

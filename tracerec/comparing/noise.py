@@ -10,9 +10,11 @@ import numpy as np
 
 from tracerec.comparing.alignment import align
 from tracerec.comparing.cells import DTYPE, LANES, MEASURES_EMPTY, PAIR, SHAPE, UNKNOWN, Counts
+from tracerec.comparing.kept import KeptSide, Stream, kept_side, tapped
 from tracerec.comparing.pairing import wholes
 from tracerec.comparing.reading import ColumnSide, LeafSide, Whole, WholeColumnSide, WholeSide
 from tracerec.errors import SelectionError
+from tracerec.trace.shards import whole_site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,12 +53,13 @@ class Noise:
     def _partners(self, cell: Cell) -> list[tuple[Side, np.ndarray]]:
         """Returns the sides of the noise run, and the number there of each record of the first run; -1: none."""
         a, other = self._a.series(cell.group), self._noise.series(cell.group)
-        if isinstance(cell.a, (WholeSide, WholeColumnSide)):
+        read = next(iter(cell.a.parts.values())) if isinstance(cell.a, KeptSide) else cell.a
+        if isinstance(read, (WholeSide, WholeColumnSide)):
             return self._whole_partners(cell, a, other)
-        if not isinstance(cell.a, (LeafSide, ColumnSide)):
+        if not isinstance(read, (LeafSide, ColumnSide)):
             return []
         numbers_a, numbers_n, _ = align(a, other)
-        mine = a.view[numbers_a] == self._a.index.views.index(cell.a.view)
+        mine = a.view[numbers_a] == self._a.index.views.index(read.view)
         numbers_a, numbers_n = a.number[numbers_a[mine]], numbers_n[mine]
         out: list[tuple[Side, np.ndarray]] = []
         for view in np.unique(other.view[numbers_n]).tolist():
@@ -64,7 +67,7 @@ class Noise:
             side = _side(stream, cell)
             if side is not None:
                 there = other.view[numbers_n] == view
-                partner = np.full(cell.a.view.records, -1, np.int64)
+                partner = np.full(read.view.records, -1, np.int64)
                 partner[numbers_a[there]] = other.number[numbers_n[there]]
                 out.append((side, partner))
         return out
@@ -108,6 +111,8 @@ class Noise:
 
 def _side(stream: StreamView, cell: Cell) -> Side | None:
     """Returns the leaf, or the kwarg, of a stream that a cell compares; None: it has none."""
+    if isinstance(cell.a, KeptSide):
+        return _kept_side(Stream(stream.site, lambda place: LeafSide(stream, place)), cell, cell.a)
     if isinstance(cell.a, ColumnSide):
         names = [f"kwargs.{column.name}" if column.role is None else "" for column in stream.site.columns]
         return ColumnSide(stream, names.index(cell.leaf)) if cell.leaf in names else None
@@ -117,7 +122,16 @@ def _side(stream: StreamView, cell: Cell) -> Side | None:
 
 def _whole_side(whole: Whole, cell: Cell) -> Side | None:
     """Returns the same of arrays that are put together from shards."""
+    if isinstance(cell.a, KeptSide):
+        site = whole_site(whole.site)
+        return _kept_side(Stream(site, lambda place: WholeSide(whole, site.leaves[place].path)), cell, cell.a)
     if isinstance(cell.a, WholeColumnSide):
         names = [f"kwargs.{column.name}" for column in whole.site.columns if column.role is None]
         return WholeColumnSide(whole, cell.leaf.removeprefix("kwargs.")) if cell.leaf in names else None
     return WholeSide(whole, cell.leaf) if any(leaf.path == cell.leaf for leaf in whole.site.leaves) else None
+
+
+def _kept_side(stream: Stream, cell: Cell, a: KeptSide) -> KeptSide | None:
+    """Returns what tells of a leaf in the noise run what is compared of it."""
+    found = [row for row in tapped(stream.site).get(cell.leaf, ()) if row.leaf.path == cell.leaf]
+    return kept_side(stream, found[0], cell.by.kind, a.lanes) if found and cell.by is not None else None

@@ -12,13 +12,16 @@ from tracerec.comparing import unmatched as lists
 from tracerec.comparing.alignment import Group, Series, align, group_of, key_names, static_kwargs
 from tracerec.comparing.cells import PAIR, Cell, Counts
 from tracerec.comparing.distances import lower_precision
+from tracerec.comparing.kept import Pair, Stream, has_kept, kept_text, pairs_of, tapped
 from tracerec.comparing.ordering import TraceIndex, streams_of
 from tracerec.comparing.ordinals import is_float
 from tracerec.comparing.reading import ColumnSide, LeafSide, Whole, WholeColumnSide, WholeSide
 from tracerec.comparing.renaming import ignored, nearest_name
+from tracerec.comparing.tolerances import Tolerance
 from tracerec.errors import ComparisonError, SelectionError
+from tracerec.keeping.bins import is_wide
 from tracerec.model import NO_SHARD
-from tracerec.trace.shards import firings
+from tracerec.trace.shards import firings, whole_site
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -190,20 +193,34 @@ class Pairing:
         pairs, keys = _pairs(a, b, numbers_a, numbers_b, occurrence), a.keys[numbers_a]
         for views, mine in _by_streams(a.view[numbers_a], b.view[numbers_b]):
             one = [run.index.views[number] for run, number in zip(self._runs, views, strict=False)]
-            for leaf, sides in self._sides(group, one[0], one[1], len(mine)):
-                yield self._cell(group, one[0].site, leaf, sides), pairs[mine], keys[mine]
+            for pair in self._sides(group, one[0], one[1], len(mine)):
+                yield self._cell(group, one[0].site, pair), pairs[mine], keys[mine]
 
-    def _sides(self, group: Group, a: Any, b: Any, count: int) -> Iterator[tuple[str, tuple[Side, Side]]]:
+    def _sides(self, group: Group, a: Any, b: Any, count: int) -> Iterator[Pair]:
         """Yields the leaves and float kwargs that two streams have in common; lists the others."""
-        names = [{leaf.path: number for number, leaf in enumerate(view.site.leaves)} for view in (a, b)]
-        for path in self._common(group, names[0], names[1], count):
-            yield path, (LeafSide(a, names[0][path]), LeafSide(b, names[1][path]))
+        if has_kept(a.site) or has_kept(b.site):
+            streams = [Stream(view.site, lambda place, of=view: LeafSide(of, place)) for view in (a, b)]
+            yield from self._kept(group, streams[0], streams[1], count)
+        else:
+            names = [{leaf.path: number for number, leaf in enumerate(view.site.leaves)} for view in (a, b)]
+            for path in self._common(group, names[0], names[1], count):
+                yield Pair(path, LeafSide(a, names[0][path]), LeafSide(b, names[1][path]))
         columns = [self._columns(group, view.site) for view in (a, b)]
         for name, number in columns[0].items():
             if name in columns[1]:
-                yield f"kwargs.{name}", (ColumnSide(a, number), ColumnSide(b, columns[1][name]))
+                yield Pair(f"kwargs.{name}", ColumnSide(a, number), ColumnSide(b, columns[1][name]))
 
-    def _common(self, group: Group, a: Mapping[str, int], b: Mapping[str, int], count: int) -> Iterator[str]:
+    def _kept(self, group: Group, a: Stream, b: Stream, count: int) -> Iterator[Pair]:
+        """Yields what two streams have in common of each leaf; lists leaves of which that is nothing."""
+        one, other = tapped(a.site), tapped(b.site)
+        for path in self._common(group, one, other, count):
+            found = list(pairs_of(a, b, one[path], other[path]))
+            yield from found
+            if not found:
+                reason = f"kept as {kept_text(one[path])} and as {kept_text(other[path])}"
+                self.unmatched.append(lists.not_comparable(group, path, count, reason))
+
+    def _common(self, group: Group, a: Mapping[str, Any], b: Mapping[str, Any], count: int) -> Iterator[str]:
         """Yields the paths of the leaves that both have; lists the others."""
         yield from (path for path in a if path in b)
         for mine, other, side in ((a, b, "a"), (b, a, "b")):
@@ -219,17 +236,22 @@ class Pairing:
             return {}
         return {c.name: n for n, c in enumerate(site.columns) if c.role is None and c.name not in matched}
 
-    def _whole_sides(
-        self, group: Group, wholes: tuple[Whole, Whole], count: int
-    ) -> Iterator[tuple[str, tuple[Side, Side]]]:
+    def _whole_sides(self, group: Group, wholes: tuple[Whole, Whole], count: int) -> Iterator[Pair]:
         """Yields as `_sides` does, of arrays that are put together from shards."""
         a, b = wholes
-        names = [{leaf.path: number for number, leaf in enumerate(whole.site.leaves)} for whole in wholes]
-        for path in self._common(group, names[0], names[1], count):
-            yield path, (WholeSide(a, path), WholeSide(b, path))
+        if has_kept(a.site) or has_kept(b.site):
+            streams = [
+                Stream(whole_site(whole.site), lambda place, of=whole: WholeSide(of, of.site.leaves[place].path))
+                for whole in wholes
+            ]
+            yield from self._kept(group, streams[0], streams[1], count)
+        else:
+            names = [{leaf.path: number for number, leaf in enumerate(whole.site.leaves)} for whole in wholes]
+            for path in self._common(group, names[0], names[1], count):
+                yield Pair(path, WholeSide(a, path), WholeSide(b, path))
         for name in self._columns(group, a.site):
             if name in self._columns(group, b.site):
-                yield f"kwargs.{name}", (WholeColumnSide(a, name), WholeColumnSide(b, name))
+                yield Pair(f"kwargs.{name}", WholeColumnSide(a, name), WholeColumnSide(b, name))
 
     def _assembled(self, group: Group, a: Series, b: Series) -> Iterator[tuple[Cell, np.ndarray, np.ndarray]]:
         try:
@@ -245,27 +267,41 @@ class Pairing:
         firsts = (rows_a.stream[rows_a.starts[:-1]][numbers_a], rows_b.stream[rows_b.starts[:-1]][numbers_b])
         for (first_a, first_b), mine in _by_streams(*firsts):
             sides = (Whole(views_a, rows_a, first_a), Whole(views_b, rows_b, first_b))
-            for leaf, whole in self._whole_sides(group, sides, len(mine)):
+            for pair in self._whole_sides(group, sides, len(mine)):
                 site = views_a[first_a].site
-                yield self._cell(group, site, leaf, whole), pairs[mine], one.keys[numbers_a[mine]]
+                yield self._cell(group, site, pair), pairs[mine], one.keys[numbers_a[mine]]
 
-    def _cell(self, group: Group, site: Site, leaf: str, sides: tuple[Side, Side]) -> Cell:
-        a, b = sides
+    def _tolerance(self, tap: str, pair: Pair) -> Tolerance:
+        a, b = pair.a, pair.b
+        measured = pair.by is None or pair.by.kind == "summary"
+        if pair.opaque or not measured or (pair.by is not None and a.key_impl is not None):
+            return Tolerance(exact=True)
         looser = a.dtype if a.dtype == b.dtype else _looser(a.dtype, b.dtype)
         if isinstance(self._options.cast, np.dtype):
             looser = _looser(looser, self._options.cast)
+        if pair.of is not None:
+            looser = _looser(looser, pair.of)
+        if pair.by is not None and not (is_float(looser) or looser.kind == "c"):
+            # The moments of integers are floats.
+            looser = np.dtype("float64" if is_wide(looser.name) else "float32")
+        return self._options.tolerances.of(tap, looser)
+
+    def _cell(self, group: Group, site: Site, pair: Pair) -> Cell:
+        a, b = pair.a, pair.b
         return Cell(
             group=group,
             tap_a=site.name,
-            leaf=leaf,
+            leaf=pair.path,
             transforms=", ".join(map(str, site.transforms)),
             static=_texts(site, group),
             a=a,
             b=b,
-            tolerance=self._options.tolerances.of(group.tap, looser),
+            tolerance=self._tolerance(group.tap, pair),
             dtypes=(_dtype(a), _dtype(b)),
             shapes=(a.shape, b.shape),
             counts=Counts(),
+            by=pair.by,
+            opaque=pair.opaque,
         )
 
 

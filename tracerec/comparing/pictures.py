@@ -58,6 +58,8 @@ def of_worst(cells: Sequence[Cell]) -> list[Picture]:
 
 
 def _drawable(cell: Cell) -> bool:
+    if cell.by is not None or cell.opaque:
+        return False
     size = int(np.prod(cell.shapes[0], dtype=np.int64))
     return cell.shapes[0] == cell.shapes[1] and 1 < size <= _LARGEST // 16 and cell.a.key_impl is None
 

@@ -53,12 +53,29 @@ class Side(Protocol):
     key_impl: str | None
     unknown: bool
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one record that are read."""
+        ...
+
     def read(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Returns records by number, ``(n, *shape)``, and which elements of them count; None: all."""
         ...
 
 
-class LeafSide:
+class _Array:
+    """An array of each record; see `Side`."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one record."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+class LeafSide(_Array):
     """A leaf of a stream; see `Side`. Numbers are rows of the view."""
 
     def __init__(self, view: StreamView, number: int) -> None:
@@ -77,7 +94,7 @@ class LeafSide:
         return array[back], valid if valid is None or len(valid) != len(back) else valid[back]
 
 
-class ColumnSide:
+class ColumnSide(_Array):
     """A float kwarg of a stream, compared as a leaf is; see `Side`."""
 
     def __init__(self, view: StreamView, number: int) -> None:
@@ -124,7 +141,7 @@ class Whole:
         return [self.views[each] for each in streams.tolist()], found
 
 
-class WholeSide:
+class WholeSide(_Array):
     """A leaf put together from the shards of a firing; see `Side`. Numbers are firings."""
 
     def __init__(self, whole: Whole, path: str) -> None:
@@ -163,7 +180,7 @@ class WholeSide:
         return record, array
 
 
-class WholeColumnSide:
+class WholeColumnSide(_Array):
     """A float kwarg of arrays that are put together from shards; see `Side`. Numbers are firings."""
 
     def __init__(self, whole: Whole, name: str) -> None:
@@ -191,8 +208,7 @@ def record_tap(view: StreamView) -> str:
 
 def blocks(a: Side, b: Side, count: int, raw: RawChunks | None) -> Iterator[tuple[int, int]]:
     """Yields ranges of pairs of about `BLOCK_BYTES` a side; they end where chunks of the files do."""
-    nbytes = max(int(np.prod(side.shape, dtype=np.int64)) * side.dtype.itemsize for side in (a, b))
-    size = max(1, min(BLOCK_BYTES // max(nbytes, 1), 1 << 18))
+    size = max(1, min(BLOCK_BYTES // max(a.nbytes, b.nbytes, 1), 1 << 18))
     start = 0
     while start < count:
         stop = min(start + size, count)

@@ -67,12 +67,12 @@ def as_junit(comparison: Comparison) -> str:
         f'<testsuite name="tracerec compare" tests="{count}" failures="{failures}" errors="0" skipped="0">',
     ]
     for row in rows:
-        name, _, _, differ, *_ = cells_of(row)
+        name = cells_of(row)[0]
         case = f'  <testcase classname={_attribute(row["tap"])} name={_attribute(name)} time="0"'
         if not row["different"]:
             out.append(case + "/>")
             continue
-        message = f"{differ} records differ; first: {row['first']}"
+        message = f"{row['different']:,} of {row['compared']:,} records differ; first: {row['first']}"
         out += [
             case + ">",
             f"    <failure message={_attribute(message)}>{_xml(_facts(row))}</failure>",
@@ -151,7 +151,10 @@ def _escaped(text: str) -> str:
 
 def _facts(row: dict[str, Any]) -> str:
     names = ("max_abs", "max_rel", "max_ulp", "need_rtol", "need_atol")
-    return "\n".join([*(f"{name}: {row[name]}" for name in names), f"tolerance: {row['tolerance']}"])
+    lines = [f"{name}: {row[name]}" for name in names if row[name] is not None]
+    if row["by"]:
+        lines += [f"compared by {row['by']}", *(f"{name} differs: {n}" for name, n in row["statistics"].items())]
+    return "\n".join([*lines, f"tolerance: {row['tolerance']}"])
 
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -32,7 +32,8 @@ def table(cells: Sequence[Cell]) -> pd.DataFrame:
         MissingExtra: pandas is not installed.
     """
     pandas = _pandas()
-    parts = [_part(pandas, cell) for cell in cells]
+    kept = any(cell.by is not None for cell in cells)
+    parts = [_part(pandas, cell, kept=kept) for cell in cells]
     if not parts:
         return pandas.DataFrame(columns=["tap", "leaf", "transforms", "step", "kind"])
     whole = pandas.concat(parts, ignore_index=True)
@@ -50,7 +51,7 @@ def table(cells: Sequence[Cell]) -> pd.DataFrame:
     return whole.rename(columns=names)
 
 
-def _part(pandas: ModuleType, cell: Cell) -> pd.DataFrame:
+def _part(pandas: ModuleType, cell: Cell, *, kept: bool) -> pd.DataFrame:
     pairs, rows = cell.pairs, cell.measures
     count = len(pairs)
     columns: dict[str, Any] = {
@@ -66,6 +67,8 @@ def _part(pandas: ModuleType, cell: Cell) -> pd.DataFrame:
         "shape_a": [cell.shapes[0]] * count,
         "shape_b": [cell.shapes[1]] * count,
     }
+    if kept:
+        columns["by"] = ["" if cell.by is None else str(cell.by)] * count
     return pandas.DataFrame({**columns, **_measures(pandas, cell, pairs, rows)})
 
 

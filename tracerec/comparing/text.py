@@ -46,7 +46,7 @@ def _lines(comparison: Comparison, sort: Literal["order", "worst"], most: int, w
         if len(comparison.unmatched) > most:
             yield f"  and {len(comparison.unmatched) - most:,} more"
     yield from (f"note: {note}" for note in comparison.runs.notes)
-    if comparison.compared:
+    if comparison.compared and comparison.tolerances:
         yield ""
         yield "Tolerances: " + "; ".join(f"{dtype}: {text}" for dtype, text in comparison.tolerances.items())
 
@@ -58,8 +58,12 @@ def cells_of(row: dict[str, Any]) -> tuple[str, ...]:
     shape = str(row["shape_a"]) if row["shape_a"] == row["shape_b"] else f"{row['shape_a']} | {row['shape_b']}"
     name = row["tap"] + (f" {row['leaf']}" if row["leaf"] else "")
     name += f" ({row['transforms']})" if row["transforms"] else ""
+    name += f" by {row['by']}" if row["by"] else ""
+    differ = f"{row['different']:,} of {row['compared']:,}"
+    statistics = [each for each in row["statistics"] if each != "digest"] if row["different"] else []
+    differ += f" in {', '.join(statistics)}" if statistics else ""
     numbers = ("" if row[n] is None else f"{row[n]:.3g}" for n in ("max_abs", "max_rel", "max_ulp", "need_rtol"))
-    return (name, dtype, shape, f"{row['different']:,} of {row['compared']:,}", *numbers, _key(row))
+    return (name, dtype, shape, differ, *numbers, _key(row))
 
 
 def _key(row: dict[str, Any]) -> str:

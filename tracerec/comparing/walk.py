@@ -56,6 +56,12 @@ def compare(
     coordinate, and by occurrence within those; their place in a file does not count. Float kwargs are compared. Shards
     of one logical array are compared once they are put together. Padding and lanes that do not count never differ.
 
+    Where something smaller than a leaf was kept, that is compared, lane by lane: fingerprints by their digests and
+    histograms by their bins, which no tolerance is for, and summaries by their statistics: counts, the smallest and the
+    largest element must be equal, the mean, the standard deviation and the norms as near as elements within tolerance
+    would make them. Against a leaf that was kept whole, a fingerprint or a summary of that is computed; the verdict
+    says so. Leaves that were kept so differently that they have nothing in common are listed as not comparable.
+
     Memory is bounded whatever the size of the traces (about 100 bytes a record).
 
     Args:
@@ -135,7 +141,7 @@ class _Walk:
         a, b = self._a.trace, self._b.trace
         notes = tuple(f"{trace.path}: {note}" for trace in (a, b) for note in trace.info.notes)
         return Comparison(
-            Runs(a.path, b.path, len(self._a.index), len(self._b.index), notes),
+            Runs(a.path, b.path, len(a), len(b), notes),
             cells,
             lists.with_losses(unmatched, self._a, self._b),
             missing,
