@@ -213,12 +213,23 @@ class TestRefusals:
         assert seen(out) != before
         merge(pattern, out, overwrite=True)
         assert seen(out) == before
-        with pytest.raises(SealingError, match="is one of the recordings to be merged"):
+        with pytest.raises(SealingError, match="is a recording that is read here; choose another name"):
             merge(pattern, folder / f"run.0.{suffix}", overwrite=True)
         (folder / "notes.txt").write_text("mine")
         with pytest.raises(SealingError, match="is no recording, so that it is not replaced"):
             merge(pattern, folder / "notes.txt", overwrite=True)
         assert (folder / "notes.txt").read_text() == "mine"
+
+    def test_into_an_input(self, tmp_path):
+        """Neither a part of one nor anything in its folder is written."""
+        for number in range(2):
+            seal_arrow(process(number, dropped={}), tmp_path / f"run.{number}.arrow")
+        inside = tmp_path / "run.1.arrow"
+        before = sorted(tmp_path.rglob("*"))
+        for name in ("new.h5", "streams.arrow"):
+            with pytest.raises(SealingError, match=r"is in the recording .*run\.1\.arrow, which is read; choose"):
+                merge(tmp_path / "run.*.arrow", inside / name, overwrite=True)
+        assert sorted(tmp_path.rglob("*")) == before
 
     def test_beside_a_live_folder(self, folder, suffix):
         """A recording that goes on would have the name."""

@@ -311,7 +311,8 @@ def _pieces(source: TraceSource) -> Iterator[_Piece]:
 
 def _check_place(target: Path, pieces: Sequence[_Piece], *, overwrite: bool) -> None:
     """Raises SealingError for what would fail at the end, or delete what is not meant."""
-    from tracerec.salvaging.forms import find, live_of
+    from tracerec.salvaging.forms import find
+    from tracerec.trace.inputs import files, in_the_way
 
     def refuse(reason: str) -> SealingError:
         return SealingError(f"{target} {reason}", path=str(target))
@@ -319,16 +320,12 @@ def _check_place(target: Path, pieces: Sequence[_Piece], *, overwrite: bool) -> 
     if not target.parent.is_dir():
         message = f"cannot be written: there is no folder {target.parent}"
         raise refuse(message)
-    if os.path.lexists(live_of(target)):
-        message = f"is being recorded to, or was: {live_of(target)} is there; choose another name for the result"
+    reason = in_the_way(target, [path for piece in pieces for path in files(piece.source)])
+    if reason is not None:
+        message = f"{reason}; choose another name for the result"
         raise refuse(message)
     if not os.path.lexists(target):
         return
-    if any(
-        target.exists() and Path(piece.source.path).exists() and target.samefile(piece.source.path) for piece in pieces
-    ):
-        message = "is one of the recordings to be merged; choose another name for the result"
-        raise refuse(message)
     if not overwrite:
         message = "exists; move it away, choose another name, or say overwrite (--overwrite) to replace it"
         raise refuse(message)

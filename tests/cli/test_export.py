@@ -60,6 +60,24 @@ def test_existing_output(command, recording, tmp_path):
     assert command("export", recording, "--to", "parquet", "-o", out, "--force").returncode == 0
 
 
+def test_output_is_the_input(command, recording):
+    """Refused with one line that names the file and the cure, by every way to say it."""
+    before = recording.read_bytes()
+    link = recording.with_name("link.h5")
+    link.symlink_to(recording.name)
+    for to, out in (
+        ("npz", recording),
+        ("hdf5", link),
+        ("zarr", recording.parent / ".." / recording.parent.name / "link.h5"),
+    ):
+        done = command("export", recording, "--to", to, "-o", out, "--force")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.count("\n") == 1
+        assert str(recording) in done.stderr
+        assert "choose another place (-o)" in done.stderr
+    assert recording.read_bytes() == before
+
+
 def test_loss_is_said(command, tmp_path):
     """Status 3, and a line about what is not there."""
     key = make_stream(Site("key", (Leaf("", (2,), "uint32", key_impl="threefry2x32"),)), [[[1, 2]]])

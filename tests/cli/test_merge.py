@@ -67,6 +67,8 @@ def test_errors(folder):
         (["no.*.h5", "-o", "x.h5"], "no recording matches no.*.h5"),
         (["run.*.h5", "-o", "no/x.h5"], "there is no folder no"),
         (["run.*.h5", "-o", "x.h5", "--compression", "xz"], "unknown compression 'xz'"),
+        (["run.0.h5", "run.0.h5", "-o", "x.h5"], "run.0.h5 is given twice; leave one out"),
+        (["./run.0.h5", "run.0.h5", "-o", "x.h5"], "run.0.h5 is given twice; leave one out"),
         (["all.h5", "run.0.h5", "-o", "x.h5"], "all.h5 is a merged recording of 2 processes already"),
     ):
         done = inside("merge", *args)

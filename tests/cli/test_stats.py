@@ -157,3 +157,30 @@ def test_very_narrow_terminals(recording, command, monkeypatch):
     done = command("stats", recording, "--tap", "loss")
     assert done.returncode == 0
     assert "\N{HORIZONTAL ELLIPSIS}" not in done.stdout
+
+
+def test_output_is_the_input(command, recording):
+    """Refused with one line, forced or not; the suffix of a recording is free."""
+    path = recording.rename(recording.with_name("src.csv"))
+    before = path.read_bytes()
+    for force in ([], ["--force"]):
+        done = command("stats", path, "-o", path, *force)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert (
+            done.stderr == f"tracerec: {path} is a recording that is read here; choose another place (-o) to write to\n"
+        )
+    assert path.read_bytes() == before
+
+
+def test_lone_surrogates(command, tmp_path):
+    """Escaped wherever text is UTF-8."""
+    kwargs = '{"phase":"\\ud800","cfg":{"dict":[["a","\\udfff"]]}}'
+    path = tmp_path / "run.h5"
+    seal(MemorySource([make_stream(Site("\ud800lone", (Leaf("", (), "int8"),), kwargs=kwargs), [[3]])]), path)
+    for name in ("o.csv", "o.jsonl", "o.parquet"):
+        assert command("stats", path, "-o", tmp_path / name).returncode == 0
+    assert pd.read_csv(tmp_path / "o.csv")["tap"].tolist() == [r"\ud800lone"]
+    assert json.loads((tmp_path / "o.jsonl").read_text())["phase"] == r"\ud800"
+    assert pd.read_parquet(tmp_path / "o.parquet")["tap"].tolist() == [r"\ud800lone"]
+    assert r"\ud800lone" in command("stats", path, "--csv").stdout
+    assert r"\ud800lone" in command("stats", path, "--tap", "*lone").stdout

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
+import os
 import struct
 import sys
+from pathlib import Path
 from typing import Any
 
 import dask.dataframe as dd
@@ -25,7 +28,8 @@ import tracerec
 from tests.cli.conftest import HOSTILE, with_faults, with_masks
 from tests.formats.test_contract import random_elements
 from tests.memory_source import STARTED, MemorySource, make_stream
-from tests.trace.streams import LOSS, RECORDS, STEP, leaf, training
+from tests.trace.streams import LOSS, RECORDS, STEP, journal, leaf, training
+from tests.trace.test_processes import process
 from tracerec.cli.export import Form
 from tracerec.errors import ExportError, MissingExtra, SelectionError, TraceNotFound
 from tracerec.exporting import TARGETS, default_path
@@ -217,6 +221,28 @@ class TestHdf5:
             assert loss["step"][()].tolist() == trace["loss"].steps.tolist()
             assert all(d.compression in (None, "gzip") for d in loss.values())
 
+    def test_nul(self, tmp_path):
+        """HDF5 would end a text there: it is an escape in attributes, names and values, and names still differ."""
+        leaves = (Leaf(".a\0b", (), "uint32"), Leaf(r".a\x00b", (2,), "uint32", 1, key_impl="rbg\0"))
+        phases = ["x\0\ud800", "y"]
+        streams = [
+            make_stream(Site("n\0", leaves, kwargs=json.dumps({"phase": phase})), [[n], [[n, n]]], first=n)
+            for n, phase in enumerate(phases)
+        ]
+        tracerec.export(of(*streams), tmp_path / "o.h5", "hdf5")
+        with h5py.File(tmp_path / "o.h5") as file:
+            group: Any = file["n%00"]
+            assert group.attrs["tap"] == r"n\x00"
+            assert group["phase"].asstr()[()].tolist() == [r"x\x00\ud800", "y"]
+            assert group[r"value.a\x00b"][()].tolist() == [0, 1]
+            assert group[r"value.a\x00b"].attrs["leaf"] == r".a\x00b"
+            assert group[r"value.a\x00b~2"][()].tolist() == [[0, 0], [1, 1]]
+            assert group[r"value.a\x00b~2"].attrs["key_impl"] == r"rbg\x00"
+        tracerec.export(of(*streams), tmp_path / "o.npz", "npz")
+        with np.load(tmp_path / "o.npz") as file:
+            assert file[r"n%00/value.a\x00b"].tolist() == [0, 1]
+            assert file["n%00/phase"].tolist() == ["x\0\\ud800", "y"]
+
 
 class TestZarr:
     def test_xarray(self, trace, tmp_path, source):
@@ -234,6 +260,36 @@ class TestZarr:
         categories = loss["phase"].attrs["categories"]
         assert [categories[i] for i in loss["phase"][:4]] == ["train", "eval", "train", "eval"]
         np.testing.assert_array_equal(trace["loss"].to_numpy(), loss["value"][:])
+
+    def test_leaves_of_different_shapes(self, tmp_path):
+        """Each has dimensions of its own, so that xarray opens the group, and all groups as a tree."""
+        grads = {"w": np.arange(6, dtype=np.float32).reshape(3, 2), "v": np.ones(2, np.float32)}
+        with tracerec.record(tmp_path / "run.h5"):
+            for step in range(4):
+                tracerec.tap({name: step * value for name, value in grads.items()}, "grads", step=step)
+        tracerec.export(tmp_path / "run.h5", tmp_path / "rz", "zarr")
+        found = xr.open_zarr(tmp_path / "rz", group="grads", consolidated=False)
+        assert found["value['w']"].dims == ("record", "dim_0['w']", "dim_1['w']")
+        assert found["value['v']"].dims == ("record", "dim_0['v']")
+        with xr.open_datatree(tmp_path / "rz", engine="zarr", consolidated=False) as tree:
+            for name, value in grads.items():
+                expected = np.arange(4, dtype=np.float32).reshape(-1, *(1,) * value.ndim) * value
+                np.testing.assert_array_equal(expected, found[f"value['{name}']"])
+                np.testing.assert_array_equal(expected, tree["grads"].to_dataset()[f"value['{name}']"])
+
+    def test_names_of_axes_that_are_taken(self, tmp_path):
+        """Lanes keep the name of their vmap among leaves, unless it is a column's; slashes make no groups."""
+        batched = Transform("batch", size=4, dims=(0, 0), axis_name="lr")
+        leaves = (Leaf("['a/b']", (4, 2), "float32"), Leaf("['a\\\\b']", (4, 3), "float32", 1))
+        lr = Column("lr", "float32", python="float")
+        site = Site("v", leaves, (lr,), '{"lr":{"slot":0}}', transforms=(batched,))
+        stream = make_stream(site, [np.zeros((2, 4, 2)), np.ones((2, 4, 3))], [[0.5, 0.25]])
+        tracerec.export(of(stream), tmp_path / "o", "zarr")
+        with xr.open_datatree(tmp_path / "o", engine="zarr", consolidated=False) as tree:
+            found = tree["v"].to_dataset()
+            assert found["value['a%2Fb']"].dims == ("record", "lr_", "dim_0['a%2Fb']")
+            assert found["value['a%5C%5Cb']"].dims == ("record", "lr_", "dim_0['a%5C%5Cb']")
+            assert found["lr"].to_numpy().tolist() == [0.5, 0.25]
 
 
 def events_of(folder):
@@ -355,6 +411,75 @@ class TestPlace:
         with pytest.raises(ExportError, match="cannot be written: there is no folder"):
             tracerec.export(trace, tmp_path / "no" / "out", "npz")
 
+    @pytest.fixture
+    def run(self, source, tmp_path, monkeypatch):
+        """A sealed recording in the current folder, and links to it."""
+        seal(source, tmp_path / "run.h5")
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "link.h5").symlink_to("run.h5")
+        os.link("run.h5", "hard.h5")
+        (tmp_path / "here").symlink_to(".")
+        return tmp_path / "run.h5"
+
+    @pytest.mark.parametrize("to", TARGETS)
+    @pytest.mark.parametrize("out", ["run.h5", "./here/run.h5", "link.h5", "hard.h5"])
+    @pytest.mark.parametrize("opened", ["run.h5", "link.h5"])
+    def test_never_replaces_what_it_reads(self, run, to, out, opened):
+        """Not under another name, and not when forced; the error names it and the cure."""
+        before, names = run.read_bytes(), sorted(run.parent.iterdir())
+        for force in (False, True):
+            with pytest.raises(ExportError, match=r"(?s)\.h5 is .*read.*; choose another place") as caught:
+                tracerec.export(opened, out, to, force=force)
+            assert "\n" not in str(caught.value)
+            assert Path(caught.value.path) == Path(out)
+        assert (run.read_bytes(), sorted(run.parent.iterdir())) == (before, names)
+
+    @pytest.mark.parametrize("to", TARGETS)
+    def test_never_writes_into_what_it_reads(self, tmp_path, monkeypatch, to):
+        """Folders of recordings and their parts; also of several; and no folder of recordings is replaced."""
+        from tracerec.formats.arrow.seal import seal as seal_arrow
+
+        monkeypatch.chdir(tmp_path)
+        Path("runs").mkdir()
+        for number in range(2):
+            seal_arrow(process(number), Path("runs", f"run.{number}.arrow"))
+        tracerec.merge("runs/run.*.arrow", "all.arrow")
+        before = sorted(Path().rglob("*"))
+        streams = next(path for path in Path("all.arrow").rglob("*.arrow") if path.is_file())
+        for opened, out in (
+            ("runs/run.*.arrow", "runs/run.1.arrow"),
+            ("runs/run.*.arrow", "runs/run.1.arrow/streams.arrow"),
+            ("runs/run.*.arrow", "runs/run.1.arrow/new"),
+            ("runs/run.0.arrow", "runs"),
+            ("all.arrow", streams),
+        ):
+            with pytest.raises(ExportError, match=r"read.*; choose another place"):
+                tracerec.export(opened, out, to, force=True)
+        with pytest.raises(ExportError, match=r"never replaced"):
+            tracerec.export("all.arrow", "runs", to, force=True)
+        assert sorted(Path().rglob("*")) == before
+
+    @pytest.mark.parametrize("to", TARGETS)
+    @pytest.mark.parametrize("out", ["run.h5", "run.h5.live", "run.h5.live/part"])
+    def test_never_hides_a_killed_recording(self, tmp_path, to, out):
+        """What is at the name of a recording is opened before its live folder."""
+        folder = journal(tmp_path / "run.h5")
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(ExportError, match="choose another place"):
+            tracerec.export(folder.with_suffix(""), tmp_path / out, to, force=True)
+        assert sorted(tmp_path.rglob("*")) == before
+        assert tracerec.export(folder, tmp_path / "out", to).records == 2
+
+    @pytest.mark.parametrize("to", ["parquet", "arrow", "zarr", "tensorboard"])
+    def test_a_folder_replaces_no_file(self, trace, tmp_path, to):
+        """The error says what to do."""
+        (tmp_path / "notes").write_text("mine")
+        (tmp_path / "link").symlink_to("notes")
+        for name, what in (("notes", "file"), ("link", "link")):
+            with pytest.raises(ExportError, match=f"{name} is a {what}, .* is a folder; remove it, or choose another"):
+                tracerec.export(trace, tmp_path / name, to, force=True)
+        assert (tmp_path / "notes").read_text() == "mine"
+
     def test_unknown_form(self, trace):
         """The nearest ones."""
         with pytest.raises(ExportError, match="did you mean 'parquet'"):
@@ -388,6 +513,7 @@ def test_names_of_any_kind(to, tmp_path):
         "x" * 300,
         "x" * 299,
         "\ud800",
+        "a\0b",
         "tap=1",
         "\N{GREEK SMALL LETTER BETA}",
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -138,12 +139,22 @@ class TestOpening:
             open_trace([folder / "run.0.h5", folder / "run.7.h5"])
         assert open_files() == before
 
-    def test_one_recording_twice(self, folder):
+    def test_one_recording_twice(self, folder, monkeypatch):
         """The same file, a link to it, and a copy of it are refused."""
         path = folder / "run.0.h5"
         before = open_files()
         with pytest.raises(TraceError, match=r"run\.0\.h5 is given twice; leave one out"):
             open_trace([path, path])
+        monkeypatch.chdir(folder)
+        # Short paths that are equal are one object.
+        for given in (["run.0.h5"] * 2, ["./run.0.h5", "run.0.h5"], ["run.*.h5", "run.0.h5"]):
+            with pytest.raises(TraceError, match=r"^run\.0\.h5 is given twice; leave one out$"):
+                open_trace(given)
+        Path("soft.h5").symlink_to("run.0.h5")
+        with pytest.raises(
+            TraceError, match=r"^soft\.h5 is given twice, as run\.0\.h5 and as soft\.h5; leave one out$"
+        ):
+            open_trace(["run.0.h5", "soft.h5"])
         os.link(path, folder / "hard.h5")
         with pytest.raises(TraceError, match=r"hard\.h5 is given twice, as .*run\.0\.h5 and as .*hard\.h5"):
             open_trace([path, folder / "hard.h5"])
@@ -151,6 +162,14 @@ class TestOpening:
         with pytest.raises(TraceError, match=r"run\.0\.h5 and .*copy\.h5 are of one process's recording, run 0{32}"):
             open_trace([path, folder / "copy.h5"])
         assert open_files() == before
+
+    def test_a_killed_recording_twice(self, tmp_path, monkeypatch):
+        """By its name, and by that of its folder."""
+        journal(tmp_path / "run.h5")
+        monkeypatch.chdir(tmp_path)
+        for given in (["run.h5"] * 2, ["run.h5", "run.h5.live"]):
+            with pytest.raises(TraceError, match=r"^run\.h5\.live is given twice; leave one out$"):
+                open_trace(given)
 
     def test_many_files_are_opened_with_few_handles(self, tmp_path):
         """100 files are one trace with at most 64 of them open."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 
 import numpy as np
@@ -9,8 +10,13 @@ import pytest
 from tests.memory_source import STARTED, MemorySource, make_stream
 from tests.trace.streams import RECORDS, leaf, training
 from tracerec.errors import MissingExtra
+from tracerec.formats.arrow.seal import seal as seal_arrow
+from tracerec.formats.contract import RunInfo
+from tracerec.formats.hdf5.seal import seal
+from tracerec.journal.layout import write_manifest
+from tracerec.journal.writing import JournalWriter
 from tracerec.model import Column, Leaf, Site
-from tracerec.trace import Trace
+from tracerec.trace import Trace, open_trace
 
 
 @pytest.fixture
@@ -216,3 +222,47 @@ def test_missing_pandas(monkeypatch):
     with pytest.raises(MissingExtra, match=r"pip install 'tracerec\[pandas\]'") as caught:
         Trace(training()).to_pandas()
     assert caught.value.extra == "pandas"
+
+
+@pytest.mark.parametrize("form", ["h5", "arrow", "live"])
+def test_lone_surrogates(tmp_path, form):
+    """Tables hold UTF-8: they are escaped in names, key paths and kwargs, and found by the names that they had."""
+    kwargs = r'{"phase":"\ud801","k\ud802":"v"}'
+    site = Site("\ud800lone", (Leaf("['\udfff']", (), "float32"),), kwargs=kwargs)
+    other = Site("other", (Leaf("", (), "float32"),))
+    streams = [make_stream(site, [[0.5, 0.25]]), make_stream(other, [[1.0]], first=2)]
+    path = tmp_path / f"run.{form}"
+    if form == "live":
+        path = tmp_path / "run.h5"
+        folder = tmp_path / "run.h5.live"
+        folder.mkdir()
+        write_manifest(folder, RunInfo(run_id="1" * 32, started=5, pid=os.getpid()))
+        writer = JournalWriter(folder)
+        for stream in streams:
+            rows = stream.rows.view(np.uint8).reshape(stream.records, 64)
+            writer.append(stream.site, [rows, stream.arrays[0]])
+        writer.flush()
+        writer.close()
+    else:
+        (seal_arrow if form == "arrow" else seal)(MemorySource(streams), path)
+    with open_trace(path) as trace:
+        table = trace.to_pandas("\ud800lone")
+        assert table["tap"].tolist() == [r"\ud800lone"] * 2
+        assert table["leaf"].tolist() == [r"['\udfff']"] * 2
+        assert table["phase"].tolist() == [r"\ud801"] * 2
+        assert table[r"k\ud802"].tolist() == ["v"] * 2
+        assert table["value"].tolist() == [0.5, 0.25]
+        assert len(trace.to_pandas()) == 3
+        assert len(trace.to_pandas("*lone")) == 2
+        pd.testing.assert_frame_equal(trace["\ud800lone"].to_pandas(), table)
+        for name in ("\ud800lone", r"\ud800lone"):
+            found = trace.sql(f"select sum(value) as total, max(\"k\ud802\") as k from records where tap = '{name}'")  # noqa: S608
+            assert found.to_dict("records") == [{"total": 0.75, "k": "v"}]
+
+
+def test_kwargs_whose_escaped_names_are_one():
+    """Each has its column."""
+    site = Site("x", (Leaf("", (), "int8"),), kwargs=r'{"\ud800":"a","\\ud800":"b"}')
+    table = table_of(make_stream(site, [[1]]))
+    assert table[r"\ud800"].tolist() == ["a"]
+    assert table[r"kwargs.\ud800"].tolist() == ["b"]

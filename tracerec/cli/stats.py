@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracerec.cli._terminal import Terminal
+    from tracerec.trace.trace import Trace
 
 __all__ = ["stats"]
 
@@ -62,10 +63,12 @@ def stats(
     if sum((as_csv, as_json, out is not None)) > 1:
         message = "--csv, --json and -o are three places for one table; choose one"
         raise typer.BadParameter(message)
-    suffix = _checked(out, force=force) if out is not None else ""
+    suffix = _suffix(out) if out is not None else ""
     from tracerec.trace import open_trace
 
     with open_trace(path) as trace:
+        if out is not None:
+            _check(out, trace, force=force)
         table = (trace.raw if raw else trace).to_pandas(taps or None)
     if out is not None:
         _write(table, Path(out), suffix)
@@ -80,16 +83,20 @@ def stats(
             _show(table, terminal, len(table) if every else rows)
 
 
-def _checked(out: str, *, force: bool) -> str:
-    """Returns the suffix of a file that may be written."""
-    from tracerec.exporting import output
-
+def _suffix(out: str) -> str:
+    """Returns the suffix of a file, which says what is written to it."""
     suffix = Path(out).suffix.lower()
     if suffix not in _SUFFIXES:
         message = f"{out}: the suffix says which form it is; there are {', '.join(_SUFFIXES)}"
         raise typer.BadParameter(message, param_hint="-o")
-    output.check_free(Path(out), force=force)
     return suffix
+
+
+def _check(out: str, trace: Trace, *, force: bool) -> None:
+    """Raises ExportError for a file that may not be written."""
+    from tracerec.exporting import output
+
+    output.check_free(Path(out), force=force, inputs=trace.paths)
 
 
 def _write(table: pd.DataFrame, path: Path, suffix: str) -> None:
@@ -113,7 +120,7 @@ def _csv(table: pd.DataFrame, file: IO[str], terminal: Terminal | None = None) -
 
     writer = csv.writer(file, lineterminator="\n")
     show = str if terminal is None else terminal.text
-    writer.writerow([show(name) for name in table.columns])
+    writer.writerow([show(str(name)) for name in table.columns])
     for row in _values(table):
         writer.writerow(["" if value is None else show(_text(value)) for value in row])
 
@@ -138,11 +145,11 @@ def _finite(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    from tracerec.trace.columns import as_text
+    from tracerec.trace.columns import as_text, well_formed
 
     if isinstance(value, float):
         return repr(value)
-    return as_text(value) if isinstance(value, (dict, list, tuple, str, bool)) else str(value)
+    return well_formed(as_text(value) if isinstance(value, (dict, list, tuple, str, bool)) else str(value))
 
 
 def _values(table: pd.DataFrame) -> Iterator[tuple[Any, ...]]:

@@ -11,8 +11,8 @@ from tracerec.model import FLAG_STEP, INDEX_DTYPE
 from tracerec.protocol import dtypes
 from tracerec.trace import columns as kinds_of_columns
 from tracerec.trace import selection
-from tracerec.trace.columnar import attempts_of, well_formed
-from tracerec.trace.columns import as_text, jsonable, plain, static_kwargs
+from tracerec.trace.columnar import attempts_of
+from tracerec.trace.columns import as_text, jsonable, plain, static_kwargs, well_formed
 from tracerec.trace.labelled import dimensions
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracerec.exporting.job import Kind
     from tracerec.trace.blocks import Block
 
-__all__ = ["Column", "attributes", "columns"]
+__all__ = ["Column", "attributes", "columns", "flat", "without_nul"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,7 +48,8 @@ class Column:
 def columns(kind: Kind) -> list[Column]:
     """Returns step, time, device, call, what changes of the kwargs, and the leaves.
 
-    A column that some records lack has zeros, or empty texts, there, and one of bools beside it: ``NAME_valid``.
+    A column that some records lack has zeros, or empty texts, there, and one of bools beside it: ``NAME_valid``. Names
+    differ, and have no NUL, which ends a name in HDF5 and in zip files.
     """
     views = kind.views
     found = [
@@ -63,9 +64,10 @@ def columns(kind: Kind) -> list[Column]:
     if any(view.attempts is not None for view in views):
         found.append(Column("attempt", np.dtype(np.int32), (), (), _reader(kind, attempts_of)))
     found += _kwargs(kind)
-    for number, leaf in enumerate(kind.site.leaves):
-        found.append(_leaf(kind, number, leaf.shape))
-    return found
+    axes = _axes(kind, {flat(column.name) for column in found})
+    for number, (leaf, dims) in enumerate(zip(kind.site.leaves, axes, strict=True)):
+        found.append(_leaf(kind, number, leaf.shape, dims))
+    return _distinct(found)
 
 
 def attributes(kind: Kind) -> dict[str, Any]:
@@ -76,6 +78,62 @@ def attributes(kind: Kind) -> dict[str, Any]:
         "transforms": [str(transform) for transform in kind.site.transforms],
         "kwargs": {well_formed(name): _text(jsonable(value)) for name, value in shared.items()},
     }
+
+
+def without_nul(text: str) -> str:
+    r"""Returns text without NUL, which becomes an escape.
+
+    Example:
+        >>> print(without_nul("a\0b"))
+        a\x00b
+    """
+    return text.replace("\0", "\\x00")
+
+
+def flat(name: str) -> str:
+    r"""Returns the name of a column that makes no groups: with slashes escaped, and backslashes, which Zarr turns.
+
+    Example:
+        >>> flat("value['a/b']")
+        "value['a%2Fb']"
+    """
+    return name.replace("/", "%2F").replace("\\", "%5C")
+
+
+def _distinct(found: Sequence[Column]) -> list[Column]:
+    """Returns the columns with names that differ, also as `flat` gives them."""
+    taken: set[str] = set()
+    out: list[Column] = []
+    for column in found:
+        name, count = without_nul(column.name), 1
+        while flat(name) in taken:
+            count += 1
+            name = f"{without_nul(column.name)}~{count}"
+        taken.add(flat(name))
+        out.append(dataclasses.replace(column, name=name))
+    return out
+
+
+def _axes(kind: Kind, columns_there: set[str]) -> list[tuple[str, ...]]:
+    """Returns the names of the axes of each leaf, of which those with one name in a kind have one size.
+
+    Lanes have the name of their vmap, which leaves share. Of several leaves each has its own names for the others:
+    ``dim_0['w']``.
+    """
+    leaves = kind.site.leaves
+    sizes: dict[str, int] = {}
+    found: list[tuple[str, ...]] = []
+    for number, leaf in enumerate(leaves):
+        names: list[str] = []
+        for dim, size in zip(dimensions(kind.site, number), leaf.shape, strict=True):
+            own = dim.startswith("dim_") and len(leaves) > 1
+            name = flat(well_formed(f"{dim}{leaf.path}" if own else dim))
+            while name in columns_there or name in names or sizes.get(name, size) != size:
+                name += "_"
+            sizes[name] = size
+            names.append(name)
+        found.append(tuple(names))
+    return found
 
 
 def _text(value: Any) -> Any:
@@ -164,7 +222,7 @@ def _type(kind: Kind, view: int, what: Any) -> np.dtype[Any]:
     return np.dtype(object)
 
 
-def _leaf(kind: Kind, number: int, shape: tuple[int, ...]) -> Column:
+def _leaf(kind: Kind, number: int, shape: tuple[int, ...], dims: tuple[str, ...]) -> Column:
     leaf = kind.site.leaves[number]
     dtype = dtypes.from_name(leaf.dtype)
     wide = dtype if dtype.kind == "c" or dtype == np.float16 else plain(np.empty(0, dtype)).dtype
@@ -172,4 +230,4 @@ def _leaf(kind: Kind, number: int, shape: tuple[int, ...]) -> Column:
     about = {"leaf": well_formed(leaf.path), "dtype": leaf.dtype}
     if leaf.key_impl is not None:
         about["key_impl"] = well_formed(leaf.key_impl)
-    return Column(well_formed(f"value{leaf.path}"), wide, shape, tuple(dimensions(kind.site, number)), read, about)
+    return Column(well_formed(f"value{leaf.path}"), wide, shape, dims, read, about)

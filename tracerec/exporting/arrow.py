@@ -31,8 +31,10 @@ def write(job: Job, place: Path) -> None:
 
 def made(folder: Path) -> bool:
     """Returns whether a folder is one that `write` made."""
-    names = {path.name for path in folder.iterdir()}
-    return all(name.endswith(".arrow") for name in names) and not names & _OF_A_RECORDING
+    paths = list(folder.iterdir())
+    # A folder of that name is a recording.
+    files = all(path.name.endswith(".arrow") and path.is_file() for path in paths)
+    return files and not {path.name for path in paths} & _OF_A_RECORDING
 
 
 _OF_A_RECORDING = {"streams.arrow"}

@@ -84,18 +84,20 @@ def export(
     force: bool = False,
     progress: bool | None = None,
 ) -> Exported:
-    """Writes records of a trace in a form that other programs read. Memory stays bounded, and the result is whole.
+    r"""Writes records of a trace in a form that other programs read. Memory stays bounded, and the result is whole.
 
     Records that do not count are left out, as everywhere; ``export(trace.raw, ...)`` has all. Numbers that a form lacks
     are in a type that holds them exactly: bfloat16 and float8 as float32, int4 as int8. Names of taps are
-    percent-escaped: ``encoder%2Fact``. Records with different transforms or leaves are kept apart.
+    percent-escaped: ``encoder%2Fact``. Records with different transforms or leaves are kept apart. In other texts lone
+    surrogates are escaped as ``\ud800``, and where they would end the text (HDF5, names of arrays) NULs as ``\x00``.
 
     * ``"parquet"``: a folder ``tap=NAME/part-0.parquet``, a part a stream, which DuckDB, polars, Dask and Spark read as
       one table with a column ``tap``. A row is a record and leaf: ``leaf``, ``transforms``, ``dtype``, ``shape``,
       ``value`` (the elements as a list, row by row), ``step``, ``time``, ``device``, ``call``, ``arrival`` and kwargs.
     * ``"arrow"``: a folder of Arrow IPC files, one a tap (and kind), as `Tap.to_arrow` gives them.
     * ``"npz"``: one file for `numpy.load`: arrays ``NAME/value``, ``NAME/step``, ``NAME/time`` and so on.
-    * ``"zarr"``: a Zarr v3 folder, a group a tap, with named dimensions: ``xarray.open_zarr(out, group=NAME)``.
+    * ``"zarr"``: a Zarr v3 folder, a group a tap, with named dimensions: ``xarray.open_zarr(out, group=NAME,
+      consolidated=False)``, or ``xarray.open_datatree``. Text is numbers of the attribute ``categories``.
     * ``"hdf5"``: one plain HDF5 file, a group a tap, with datasets ``value``, ``step``, ``time`` and so on.
     * ``"tensorboard"``: a folder of event files: leaves with one element as scalars, others as histograms.
 
@@ -106,11 +108,12 @@ def export(
         taps: which taps: a name, a glob, a compiled regular expression, or several; None: all.
         steps: which steps, as for `Tap.sel`; taps without any of them, or without steps, are left out.
         transforms: which chain of transforms, as for `Tap.sel`: ``()`` for none.
-        force: whether to replace what is at ``out``: a file, or the folder of an earlier export.
+        force: whether to replace what is at ``out``: a file, or the folder of an earlier export. What is read is never
+            replaced, and nothing is written into it.
         progress: whether to show a bar on standard error; None: on a terminal, when it takes more than a second.
 
     Raises:
-        ExportError: there is no such form, ``out`` exists, or it cannot be written.
+        ExportError: there is no such form, ``out`` exists or is what is read, or it cannot be written.
         SelectionError: no record matches.
         MissingExtra: the library of the form is not installed.
         TraceError: the trace cannot be read.
@@ -129,7 +132,7 @@ def export(
         if not isinstance(trace, Trace):
             trace = stack.enter_context(open_trace(trace))
         path = Path(default_path(trace.path, to) if out is None else os.fspath(out))
-        output.check_free(path, force=force, is_ours=writer.made)
+        output.check_free(path, force=force, inputs=trace.paths, folder=writer.FOLDER, is_ours=writer.made)
         found = kinds(_chosen(trace, taps, steps, transforms))
         bar = stack.enter_context(Progress(f"to {to}", sum(kind.nbytes for kind in found), show=progress))
         job = Job(found, bar, {"path": trace.path, "run": trace.info.to_json()})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
-from tracerec.exporting.arrays import attributes, columns
+from tracerec.exporting.arrays import attributes, columns, without_nul
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,13 +25,16 @@ _CHUNK_BYTES = 1 << 20
 
 
 def write(job: Job, place: Path) -> None:
-    """Writes the file; the run is JSON in an attribute of the root."""
+    r"""Writes the file; the run is JSON in an attribute of the root.
+
+    HDF5 ends a text at its first NUL, which is therefore an escape here: ``\x00``.
+    """
     with h5py.File(place, "w", libver=("earliest", "v110")) as file:
         file.attrs["exported_from"] = json.dumps(job.about)
         for kind in job.kinds:
             group = file.create_group(kind.name)
             for name, value in attributes(kind).items():
-                group.attrs[name] = value if isinstance(value, str) else json.dumps(value)
+                group.attrs[name] = without_nul(value if isinstance(value, str) else json.dumps(value))
             _fill(group, job, kind)
 
 
@@ -46,6 +49,8 @@ def _fill(group: h5py.Group, job: Job, kind: Kind) -> None:
     for block in kind.blocks():
         for column, dataset in found:
             array = column.read(block)
+            if array.dtype.kind == "O":
+                array = np.array([without_nul(text) for text in array.tolist()], object)
             if array.size:
                 dataset[block.start : block.stop] = array
         job.advance(kind, len(block))
@@ -64,7 +69,7 @@ def _dataset(group: h5py.Group, kind: Kind, column: Column) -> Any:
         options |= {"compression_opts": 1, "shuffle": np.dtype(column.dtype).kind != "O"}
     dataset = group.create_dataset(name, shape, dtype, **options)
     for key, value in column.attributes.items():
-        dataset.attrs[key] = value
+        dataset.attrs[key] = without_nul(value)
     return dataset
 
 

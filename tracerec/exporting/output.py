@@ -10,23 +10,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracerec.errors import ExportError, TracerecError
+from tracerec.trace.inputs import in_the_way
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable
 
 __all__ = ["check_free", "written"]
 
 
-def check_free(path: Path, *, force: bool, is_ours: Callable[[Path], bool] = lambda _: False) -> None:
+def check_free(
+    path: Path,
+    *,
+    force: bool,
+    inputs: Iterable[str] = (),
+    folder: bool = False,
+    is_ours: Callable[[Path], bool] = lambda _: False,
+) -> None:
     """Raises ExportError where something is at a path that may not be replaced.
 
     Args:
         path: where something is to be written.
         force: whether a file may be replaced, and a folder that an export made.
+        inputs: the files and folders that are being read, which are never replaced.
+        folder: whether a folder is to be written; it replaces no file.
         is_ours: whether an export made the folder.
     """
+    reason = in_the_way(path, inputs)
+    if reason is not None:
+        message = f"{path} {reason}; choose another place (-o) to write to"
+        raise ExportError(message, path=str(path))
     if not os.path.lexists(path):
         return
+    if folder and (path.is_symlink() or not path.is_dir()):
+        what = "link" if path.is_symlink() else "file"
+        message = f"{path} is a {what}, and what is to be written is a folder; remove it, or choose another place"
+        raise ExportError(message, path=str(path))
     if not force:
         message = f"{path} exists already; remove it, choose another place, or say force (--force) to replace it"
         raise ExportError(message, path=str(path))

@@ -14,7 +14,8 @@ from tracerec.errors import ExportError
 from tracerec.exporting.job import escaped
 from tracerec.protocol import dtypes
 from tracerec.trace.blocks import Block
-from tracerec.trace.columnar import Head, plain_elements, well_formed
+from tracerec.trace.columnar import Head, plain_elements
+from tracerec.trace.columns import well_formed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

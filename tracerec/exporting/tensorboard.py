@@ -9,7 +9,7 @@ import numpy as np
 
 from tracerec.errors import MissingExtra
 from tracerec.model import FLAG_STEP
-from tracerec.trace.columnar import well_formed
+from tracerec.trace.columns import well_formed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

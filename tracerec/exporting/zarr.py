@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracerec.errors import MissingExtra
-from tracerec.exporting.arrays import attributes, columns
+from tracerec.exporting.arrays import attributes, columns, flat
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,9 @@ def write(job: Job, place: Path) -> None:
     root = zarr.open_group(str(place), mode="w", zarr_format=3, attributes={"exported_from": job.about})
     for kind in job.kinds:
         found = columns(kind)
-        beside = " ".join(column.name for column in found if not column.name.startswith("value"))
+        names = [flat(column.name) for column in found if not column.name.startswith("value")]
+        # They are told apart by blanks, and all or none of them is taken.
+        beside = " ".join(name for name in names if len(name.split()) == 1)
         group = root.create_group(kind.name, attributes={**attributes(kind), "coordinates": beside})
         _fill(group, job, kind)
 
@@ -68,8 +70,7 @@ def _array(group: Any, kind: Kind, column: Column) -> Any:
     # A chunk is what is written at once.
     rows = max(1, *(len(block) for block in itertools.islice(kind.blocks(), 1)))
     return group.create_array(
-        # A slash would be a group.
-        column.name.replace("/", "%2F"),
+        flat(column.name),
         shape=(kind.records, *column.shape),
         dtype=dtype,
         chunks=(rows, *(max(1, size) for size in column.shape)),

@@ -110,3 +110,8 @@ def exponent_of(number: float) -> int:
 def is_wide(dtype: str) -> bool:
     """Returns whether a leaf's numbers are float64: those of types that JAX has with x64 alone."""
     return dtype in {"int64", "uint64", "float64", "complex128"}
+
+
+def is_whole(dtype: str) -> bool:
+    """Returns whether a dtype is one of integers, or of bools."""
+    return dtype.startswith(("int", "uint", "bool"))

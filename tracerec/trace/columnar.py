@@ -14,7 +14,7 @@ from tracerec.protocol import dtypes
 from tracerec.trace import columns as kinds
 from tracerec.trace import selection
 from tracerec.trace.blocks import blocks
-from tracerec.trace.columns import as_text, plain
+from tracerec.trace.columns import as_text, plain, well_formed
 from tracerec.trace.view import BLOCK_BYTES
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tracerec.trace.blocks import Block
     from tracerec.trace.view import StreamView
 
-__all__ = ["Head", "attempts_of", "leaf_column", "leaf_fields", "plain_elements", "reader", "steps_of", "well_formed"]
+__all__ = ["Head", "attempts_of", "leaf_column", "leaf_fields", "plain_elements", "reader", "steps_of"]
 
 _TAKEN = ("step", "time", "device", "call", "process", "attempt")
 """Columns whose names a kwarg cannot have."""
@@ -151,11 +151,6 @@ def steps_of(views: Sequence[StreamView]) -> Callable[[int, int, int], np.ndarra
 
     samples = [read(stream, 0, 0) for stream in range(len(views))]
     return read if len({(sample.shape, sample.dtype) for sample in samples}) == 1 else None
-
-
-def well_formed(text: str) -> str:
-    """Returns text as UTF-8 can hold it: lone surrogates become escapes."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _all_stepped(view: StreamView) -> bool:

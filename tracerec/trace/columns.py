@@ -17,7 +17,18 @@ if TYPE_CHECKING:
 
     from tracerec.trace.view import StreamView
 
-__all__ = ["Values", "as_text", "common", "constant", "jsonable", "kwarg", "kwargs", "plain", "static_kwargs"]
+__all__ = [
+    "Values",
+    "as_text",
+    "common",
+    "constant",
+    "jsonable",
+    "kwarg",
+    "kwargs",
+    "plain",
+    "static_kwargs",
+    "well_formed",
+]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
@@ -121,6 +132,16 @@ def as_text(value: Any) -> str:
         ('train', '["a", 1]')
     """
     return value if isinstance(value, str) else json.dumps(jsonable(value), ensure_ascii=False)
+
+
+def well_formed(text: str) -> str:
+    r"""Returns text as UTF-8, and so Arrow, can hold it: lone surrogates become escapes.
+
+    Example:
+        >>> print(well_formed("\ud800lone"))
+        \ud800lone
+    """
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _built(view: StreamView, kwarg: Any, start: int, stop: int) -> np.ndarray:

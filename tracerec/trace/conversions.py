@@ -237,7 +237,7 @@ class TraceConversions:
         stats: bool | str | Iterable[str] = True,
         progress: bool | None = None,
     ) -> pd.DataFrame:
-        """Returns a tidy table, one row a record and leaf, in program order.
+        r"""Returns a tidy table, one row a record and leaf, in program order.
 
         Columns: ``tap``, ``leaf`` (its key path), ``transforms`` (text such as ``"jvp, transpose"``), ``step``
         (nullable Int64), ``time`` (UTC), ``device``, ``call``; one column a kwarg, in its own nullable type;
@@ -253,6 +253,9 @@ class TraceConversions:
         Columns that are there only where they say something: ``valid_lanes``, how many lanes of a record count, such as
         ``"3/4"``; ``lanes_may_be_invalid``; ``call_sure``, False where a record's call is a good guess; ``attempt``,
         where a recording was continued; ``process``, of a trace of several.
+
+        Tables hold text as UTF-8, which has no lone surrogates: in names, key paths and kwargs they are escaped, as
+        ``errors="backslashreplace"`` does it (``\ud800``). ``taps`` takes names as they were recorded.
 
         Args:
             taps: the taps: a name, a glob such as ``"encoder/*"``, a compiled regular expression, or several of them;

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tracerec.trace.columnar import well_formed
-from tracerec.trace.columns import as_text
+from tracerec.trace.columns import as_text, well_formed
 
 if TYPE_CHECKING:
     import pandas as pd

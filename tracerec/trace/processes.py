@@ -119,23 +119,26 @@ def _check_files(sources: Sequence[TraceSource]) -> None:
         path = Path(source.path)
         if path.exists():
             status = path.stat()
-            first = files.setdefault((status.st_dev, status.st_ino), source.path)
-            if first is not source.path:
+            # Not by identity: two texts that are equal can be one object.
+            first = files.get((status.st_dev, status.st_ino))
+            if first is not None:
                 same = "twice" if first == source.path else f"twice, as {first} and as {source.path}"
                 message = f"{source.path} is given {same}; leave one out"
                 raise TraceError(message, path=source.path)
+            files[status.st_dev, status.st_ino] = source.path
 
 
 def _check_runs(sources: Sequence[TraceSource], names: Sequence[str]) -> None:
     runs: dict[str, str] = {}
     for source, name in zip(sources, names, strict=True):
-        first = runs.setdefault(source.info.run_id, name)
-        if first is not name:
+        first = runs.get(source.info.run_id)
+        if first is not None:
             message = (
                 f"{first} and {name} are of one process's recording, run {source.info.run_id}: one is a copy of "
                 "the other, or an earlier state; leave one out"
             )
             raise TraceError(message, path=source.path)
+        runs[source.info.run_id] = name
 
 
 def _joined_info(sources: Sequence[TraceSource], names: Sequence[str]) -> ProcessesInfo:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tracerec.errors import MissingExtra, SelectionError
+from tracerec.trace.columns import well_formed
 from tracerec.trace.frames import arrow_table, nullable
 from tracerec.trace.tables import STATISTICS
 
@@ -41,6 +42,8 @@ def run(query: str, path: str, table: Callable[[Sequence[str]], pd.DataFrame]) -
         MissingExtra: DuckDB is not installed.
     """
     duckdb = _duckdb()
+    # As the texts of the table are, so that a name is found as it was recorded.
+    query = well_formed(query)
     with duckdb.connect(":memory:", config=_SETTINGS) as connection:
         stats = _mentioned(connection, query, path)
         found = arrow_table(table(stats), zone=False)

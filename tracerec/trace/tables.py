@@ -16,7 +16,7 @@ from tracerec.protocol import dtypes
 from tracerec.statistics import COUNTS, MEASURES, moments, moments_by_row
 from tracerec.trace import columns as kinds
 from tracerec.trace import selection
-from tracerec.trace.columns import Values, common, constant, plain
+from tracerec.trace.columns import Values, common, constant, plain, well_formed
 from tracerec.trace.order import places
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def table(
     columns |= _sometimes(pandas, views, parts, order)
     kwargs = dict.fromkeys(name for part in parts for name in part.kwargs)
     for name in kwargs:
-        columns[f"kwargs.{name}" if name in _FIXED else name] = _column(pandas, parts, name, order)
+        columns[_label(name, columns)] = _column(pandas, parts, name, order)
     if any(leaf.kept is not None for view in views for leaf in view.site.leaves):
         columns["kept"] = pandas.array(_joined(parts, "kept", length)[order].tolist(), dtype="str")
     if any("digest" in part.sparse for part in parts):
@@ -84,6 +84,14 @@ def table(
     columns["value"] = _column(pandas, parts, "value", order)
     columns |= _measured(pandas, parts, stats, order)
     return pandas.DataFrame(columns)
+
+
+def _label(name: str, taken: Iterable[str]) -> str:
+    """Returns the name of a kwarg's column, well formed and not that of another."""
+    label = well_formed(f"kwargs.{name}" if name in _FIXED else name)
+    while label in taken:
+        label = f"kwargs.{label}"
+    return label
 
 
 def statistics_named(stats: bool | str | Iterable[str]) -> tuple[str, ...]:  # noqa: FBT001 - True and False are words here
@@ -188,8 +196,8 @@ def _part(view: StreamView, place: np.ndarray, stats: Sequence[str], bar: Progre
         "time": rows["time"],
         "device": rows["device"],
         "call": rows["call"],
-        "tap": constant(site.name, records),
-        "transforms": constant(", ".join(map(str, site.transforms)), records),
+        "tap": constant(well_formed(site.name), records),
+        "transforms": constant(well_formed(", ".join(map(str, site.transforms))), records),
         "attempt": np.zeros(records, np.int64) if view.attempts is None else view.attempts.number(rows),
         "process": np.full(records, view.process),
         "call_guessed": (rows["flags"] & FLAG_CALL_GUESSED) != 0,
@@ -197,7 +205,7 @@ def _part(view: StreamView, place: np.ndarray, stats: Sequence[str], bar: Progre
         "unknown": np.full(records, _unknown(view)),
     }
     dense = {name: np.repeat(values, leaves) for name, values in dense.items()}
-    dense["leaf"] = np.tile(np.array([row.leaf.path for row in told], object), records)
+    dense["leaf"] = np.tile(np.array([well_formed(row.leaf.path) for row in told], object), records)
     dense["leaf_number"] = np.tile(np.array([row.leaf.number for row in told], np.int64), records)
     dense["kept"] = np.tile(np.array([", ".join(row.kept) for row in told], object), records)
     kwargs = {name: _repeated(values, leaves) for name, values in kinds.kwargs(view, 0, records).items()}
@@ -324,7 +332,10 @@ def _column(pandas: ModuleType, parts: Sequence[_Part], name: str, order: np.nda
     if dtype.kind == "O":
         values[missing] = None
         texts = all(isinstance(v, str) for v in values[~missing].tolist())
-        return pandas.array(values.tolist(), dtype="str") if texts else pandas.Series(values, dtype=object).array
+        if not texts:
+            return pandas.Series(values, dtype=object).array
+        known = [value if value is None else well_formed(value) for value in values.tolist()]
+        return pandas.array(known, dtype="str")
     if dtype.kind == "b":
         return pandas.arrays.BooleanArray(values, missing)
     if dtype.kind in "iu":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from tracerec.errors import SelectionError, TraceError
-from tracerec.trace import records, selection
+from tracerec.trace import inputs, records, selection
 from tracerec.trace.attempts import Attempts
 from tracerec.trace.availability import Progress
 from tracerec.trace.conversions import TraceConversions
@@ -155,6 +155,11 @@ class Trace(TraceConversions):
     def path(self) -> str:
         """The file or folder; of several processes the pattern, or the paths."""
         return self._opened.source.path
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files and folders that are read: of several recordings each, and the parts of those that have some."""
+        return inputs.files(self._opened.source)
 
     @property
     def info(self) -> RunInfo:
