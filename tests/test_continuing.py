@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -15,6 +17,8 @@ import tracerec
 from tests.support import run_python
 from tools.feeding import Feed, expected
 from tracerec.errors import RecordingError, RecordingExists
+from tracerec.formats.hdf5.seal import seal
+from tracerec.journal.reading import JournalSource
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,6 +154,42 @@ def test_a_killed_recording_is_continued_and_then_whole(tmp_path: Path, name: st
         assert not first["clean"]
         assert first["cut_bytes"] == 8
         assert second["clean"]
+
+
+@pytest.mark.parametrize("name", ["run.h5", "run.arrow"])
+def test_a_killed_attempt_stays_one_when_it_was_repaired_before_it_was_continued(tmp_path: Path, name: str) -> None:
+    """What is said of it is what is said without the repair; attempts are counted from 0, in notes too."""
+    path = tmp_path / name
+    assert run_python(KILLED, str(path), str(64 << 20)).returncode == -signal.SIGKILL
+    shutil.copytree(tmp_path / f"{name}.live", tmp_path / f"other-{name}.live")
+    assert tracerec.repair(path).action == "sealed"
+    with tracerec.open(path) as trace:
+        assert [a["clean"] for a in trace.info.attempts] == [False]
+    for each in (path, tmp_path / f"other-{name}"):
+        feed(each, range(20, 25))
+        with tracerec.open(each) as trace:
+            assert [a["clean"] for a in trace.info.attempts] == [False, True]
+            assert [a["ended"] is None for a in trace.info.attempts] == [True, False]
+            assert trace.info.clean
+            assert trace.info.notes == ("attempt 0 did not end cleanly",)
+            assert steps_of(trace["stream/0"]) == [(0, s) for s in range(20)] + [(1, s) for s in range(20, 25)]
+        feed(each, range(25, 26))
+        with tracerec.open(each) as trace:
+            assert [a["clean"] for a in trace.info.attempts] == [False, True, True]
+
+
+def test_a_repaired_recording_that_says_its_attempt_was_clean_is_not_believed(tmp_path: Path) -> None:
+    """Repair once left the attempt's word as it was when it began; what the run says of its end is right."""
+    path = tmp_path / "run.h5"
+    assert run_python(KILLED, str(path), str(64 << 20)).returncode == -signal.SIGKILL
+    live = tmp_path / "run.h5.live"
+    with contextlib.closing(JournalSource(live)) as source:
+        source.info = dataclasses.replace(source.info, attempts=({**source.info.attempts[0], "clean": True},))
+        seal(source, path)
+    shutil.rmtree(live)
+    feed(path, range(20, 25))
+    with tracerec.open(path) as trace:
+        assert [a["clean"] for a in trace.info.attempts] == [False, True]
 
 
 def test_a_journal_beside_an_old_copy_of_its_recording_is_not_deleted(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import tracerec
 from tools.feeding import Feed, expected
-from tracerec.errors import SealingError
+from tracerec.errors import SealingError, SelectionError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +53,23 @@ def test_the_newest_is_kept_and_the_rest_counted(
         assert trace.info.clean
         assert not trace.info.dropped
     assert dict(summary.retired) == retired
+
+
+def test_a_step_that_was_retired_is_no_longer_there(tmp_path: Path) -> None:
+    """It was recorded: only of a step behind the last one is it said that it never was."""
+    run(tmp_path / "run.h5", retain_steps=50, segment_bytes=16_384)
+    with tracerec.open(tmp_path / "run.h5") as trace:
+        tap = trace["stream/0"]
+        low, retired = int(tap.steps[0]), trace.info.retired["stream/0"]
+        assert low == retired > 0
+        there = rf"the oldest records were retired, {retired} of this tap; its steps are {low}\.\.{STEPS - 1}$"
+        for wanted in (1, slice(0, 3), [2, 3], slice(None, 3)):
+            with pytest.raises(SelectionError, match=rf"^step=.* of tap 'stream/0' is no longer there: {there}"):
+                tap.sel(step=wanted)
+        for wanted in (STEPS, slice(STEPS, None), [STEPS, STEPS + 1], "3"):
+            with pytest.raises(SelectionError, match=r"was never recorded: its steps are"):
+                tap.sel(step=wanted)
+        assert trace.availability("stream/0", step=1) == "never"
 
 
 def test_a_recording_that_is_killed_says_what_was_retired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,10 +220,10 @@ def _taken_up(folder: Path) -> Previous:
         os.truncate(folder / damage.file, damage.offset)
     sizes = {layout.segment_number(path): path.stat().st_size for path in layout.segments(folder)}
     sizes |= {number: _size(path) for number, path in layout.parts(folder).items()}
-    *before, last = info.attempts or (attempt_of(info, 0),)
-    last = {**last, "ended": found.ended, "clean": found.clean}
+    ended = dataclasses.replace(info, ended=found.ended, clean=found.clean)
+    *before, last = _attempts_of(ended)
     if torn:
-        last["cut_bytes"] = sum(damage.nbytes for damage in torn)
+        last = {**last, "cut_bytes": sum(damage.nbytes for damage in torn)}
     return dataclasses.replace(
         previous,
         run_id=info.run_id,
@@ -243,7 +243,7 @@ def _continue_sealed(target: Path, folder: Path, info: RunInfo) -> tuple[Previou
     previous = dataclasses.replace(
         previous,
         run_id=old.run_id,
-        attempts=tuple(old.attempts) or (attempt_of(old, 0),),
+        attempts=_attempts_of(old),
         next_segment=1,
         segments=(Segment(0, _size(target)),),
         retired=old.retired,
@@ -259,6 +259,12 @@ def _continue_sealed(target: Path, folder: Path, info: RunInfo) -> tuple[Previou
         lock.forget()
         raise
     return previous, lock
+
+
+def _attempts_of(info: RunInfo) -> tuple[Mapping[str, Any], ...]:
+    """Returns the attempts of a run that is over: what is said of the run's end is said of the newest one's."""
+    *before, last = info.attempts or (attempt_of(info, 0),)
+    return (*before, {**last, "ended": info.ended, "clean": info.clean})
 
 
 def _opened(target: Path) -> TraceSource:

@@ -91,11 +91,15 @@ class Recorder:
         if not self._began and any((group.rows["device"] >= 0).any() for group in batch.groups):
             self._began = True
             self._try(self._on_first_batch)
-        for group in self._admitted(batch.groups):
+        groups = self._admitted(batch.groups)
+        counts = [len(group.arrays) for group in groups]
+        if self.failure is None:
+            self._try(self._allow, groups, counts)
+        for group, count in zip(groups, counts, strict=True):
             if self.failure is None:
-                self._try(self._append, group)
+                self._try(self._append, group, count)
             else:
-                self._refused[group.site.name] += len(group.arrays)
+                self._refused[group.site.name] += count
         if self.failure is None:
             self._try(self._writer.flush)
 
@@ -124,10 +128,13 @@ class Recorder:
             )
             self._on_failure(error)
 
-    def _append(self, group: Group) -> None:
+    def _allow(self, groups: list[Group], counts: list[int]) -> None:
+        """Replaces the numbers of records by those that the budget allows."""
+        counts[:] = self._budget.take([(group.site, group.rows) for group in groups])
+
+    def _append(self, group: Group, count: int) -> None:
+        """Writes the first records of a group."""
         site = group.site
-        self._budget.see(group.rows)
-        count = self._budget.take(site, len(group.arrays))
         rows = self._numbered(group.rows)
         stored = _stored_arrays(site)
         per_frame = max(1, _FRAME_BYTES // max(1, site.record_nbytes))

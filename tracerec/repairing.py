@@ -113,8 +113,8 @@ def repair(
 
     Args:
         path: the recording, or the live folder.
-        out: what to make; None: ``run.h5`` for a journal, ``run.repaired.h5`` for a damaged recording. Nothing may be
-            there.
+        out: what to make; None: ``run.h5`` for the journal ``run.h5.live``, whatever it was recorded as, and
+            ``run.repaired.h5`` for a damaged recording. Nothing may be there.
         in_place: the result takes the place of the damaged recording, which is deleted; a damaged journal is deleted,
             too. It happens at once, after the result was verified.
         compression: as `tracerec.record`; ``"same"``: as it was, as far as that can be told.
@@ -318,11 +318,17 @@ _KEPT = {"number-monotone"}
 
 
 def _target_of(folder: Path) -> Path:
-    """Returns what a live folder was to become, by its manifest, else by its own name."""
+    """Returns what is to be made of a live folder: its name says it, also where it was copied or renamed.
+
+    Of the manifest, which may be anybody's, only the form is taken, and only where the folder's name has none.
+    """
+    name = folder.name.removesuffix(".live")
+    if name and name != folder.name:
+        return folder.with_name(name)
+    target = None
     with contextlib.suppress(TraceError):
-        if (target := read_journal(folder).target) is not None:
-            return folder.with_name(target)
-    return folder.with_name(folder.name.removesuffix(".live") if folder.name.endswith(".live") else f"{folder.name}.h5")
+        target = read_journal(folder).target
+    return folder.with_name(f"{folder.name}{'.arrow' if str(target).lower().endswith('.arrow') else '.h5'}")
 
 
 def _beside(path: Path) -> Path:

@@ -50,8 +50,8 @@ def test_an_earlier_attempt_that_was_killed_is_told(tmp_path: Path) -> None:
     with opened(tmp_path, None, {"failure": "OSError: full"}, {}, attempts=(FIRST, SECOND, {"started": 7})) as source:
         assert source.info.clean
         assert source.info.notes == (
-            "attempt 1 did not end cleanly",
-            "attempt 2 stopped early: OSError: full",
+            "attempt 0 did not end cleanly",
+            "attempt 1 stopped early: OSError: full",
         )
 
 
@@ -60,7 +60,8 @@ def test_the_newest_attempt_may_have_been_killed(tmp_path: Path) -> None:
     with opened(tmp_path, {}, None, attempts=(FIRST, SECOND)) as source:
         assert (source.info.clean, source.info.ended, source.info.state) == (False, None, "killed")
         assert source.info.notes == ("the run did not end cleanly",)
-        assert source.info.attempts == ({**FIRST, "ended": 2, "clean": True}, SECOND)
+        killed = {**SECOND, "ended": None, "clean": False}
+        assert source.info.attempts == ({**FIRST, "ended": 2, "clean": True}, killed)
 
 
 def test_an_attempt_that_left_no_segment_is_the_newest_all_the_same(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_attempts_that_were_sealed_are_as_the_manifest_says(tmp_path: Path) -> N
     data = {n: segment(n, [(A, [n])], attempt=n, end={}) for n in range(3)}
     attempts = ({"clean": True}, {"clean": False}, {})
     with JournalSource(make_folder(tmp_path, data, attempts=attempts), skip={0, 1}) as source:
-        assert source.info.notes == ("attempt 2 did not end cleanly",)
+        assert source.info.notes == ("attempt 1 did not end cleanly",)
 
 
 def test_retired_records_are_counted_once(tmp_path: Path) -> None:

@@ -51,6 +51,12 @@ def test_nothing_else_is_blamed(tmp_path, name):
     assert set(verify(BREAKERS[name](tmp_path)).counts) == {name}
 
 
+def test_attempts_are_numbered_from_zero(tmp_path):
+    """As in the records: the second of two is attempt 1."""
+    (fault,) = verify(BREAKERS["attempts-ordered"](tmp_path)).faults
+    assert fault.message == "attempt 1 begins at arrival number 0, the one before it at 5"
+
+
 def test_every_invariant_has_a_test():
     """Whoever adds one shows how it breaks."""
     assert list(BREAKERS) == list(INVARIANTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -17,8 +18,10 @@ from tests.verifying.breaking import BREAKERS, edited, flip, intact
 from tests.verifying.test_repair import assert_sound, info_of, records_of
 from tools.fuzzed_recordings import made
 from tracerec.errors import SealingError, TraceError
+from tracerec.formats.hdf5.seal import seal
 from tracerec.journal import layout
 from tracerec.journal.lock import JournalLock
+from tracerec.journal.reading import JournalSource
 from tracerec.model import INDEX_DTYPE
 from tracerec.protocol import frames
 from tracerec.repairing import repair
@@ -45,6 +48,45 @@ def test_a_journal_is_sealed(tmp_path, form, by):
     assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
     assert info_of(done.result).state == ("killed" if form == "killed" else "clean")
     assert repair(tmp_path / by.removesuffix(".live")).action == "none"
+
+
+@pytest.mark.parametrize("form", ["journal", "live"])
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [("other.h5.live", "other.h5"), ("other.live", "other"), ("kept", "kept.h5"), ("a.h5.damaged", "a.h5.damaged.h5")],
+)
+def test_the_name_of_the_folder_says_what_is_made(tmp_path, form, name, result):
+    """Not that under which it was recorded; nothing else is touched."""
+    path = intact(form, tmp_path)
+    shutil.copytree(path, tmp_path / name)
+    done = repair(tmp_path / name)
+    assert (done.action, done.whole, done.result) == ("sealed", True, str(tmp_path / result))
+    assert assert_sound(done, made(form).truth) == made(form).truth
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([result, "run.h5.live"])
+
+
+def test_a_folder_without_a_form_in_its_name_keeps_that_of_the_recording(tmp_path):
+    """An Arrow journal becomes an Arrow folder."""
+    path = intact("journal", tmp_path)
+    edited(path, lambda data: data["journal"].update(target="run.arrow"))
+    path.rename(tmp_path / "kept")
+    done = repair(tmp_path / "kept")
+    assert (done.result, done.whole) == (str(tmp_path / "kept.arrow"), True)
+    assert assert_sound(done, made("journal").truth) == made("journal").truth
+
+
+@pytest.mark.parametrize("sealed", [{0}, {1}, {2}, {0, 2}, {1, 2}])
+def test_segments_beside_parts_are_intact(tmp_path, sealed):
+    """Sealing some of them failed: they come before the records of a later part, and are no less in order for it."""
+    path = intact("journal", tmp_path)
+    for number in sealed:
+        with contextlib.closing(JournalSource(path, only=number)) as source:
+            seal(source, layout.part_path(path, number, ".h5"))
+        layout.segment_path(path, number).unlink()
+    assert verify(path).ok
+    done = repair(path)
+    assert (done.action, done.whole, done.fault_count, done.kept_aside) == ("sealed", True, 0, None)
+    assert assert_sound(done, made("journal").truth) == made("journal").truth
 
 
 def test_a_torn_end_is_no_loss(tmp_path):

@@ -84,7 +84,7 @@ def run_info(manifest: RunInfo, found: Found, *, end: Mapping[str, Any] | None, 
         over_budget=_total(ends.values(), "over_budget"),
         retired=dict(retired),
         high_water_bytes=max((e.get("high_water_bytes", 0) for e in ends.values()), default=0),
-        attempts=_attempts(manifest.attempts, ends),
+        attempts=_attempts(manifest.attempts, ends, newest),
         notes=(*state, *earlier, *found.notes, *_incomplete(dropped)),
     )
 
@@ -102,21 +102,24 @@ def _earlier(
     for number in numbers:
         end = ends.get(number)
         if end is not None and end.get("failure"):
-            yield f"attempt {number + 1} stopped early: {end['failure']}"
+            yield f"attempt {number} stopped early: {end['failure']}"
         elif end is None and not (number < len(attempts) and attempts[number].get("clean")):
-            yield f"attempt {number + 1} did not end cleanly"
+            yield f"attempt {number} did not end cleanly"
 
 
 def _attempts(
-    attempts: Sequence[Mapping[str, Any]], ends: Mapping[int, Mapping[str, Any]]
+    attempts: Sequence[Mapping[str, Any]], ends: Mapping[int, Mapping[str, Any]], newest: int
 ) -> tuple[Mapping[str, Any], ...]:
-    """Returns the attempts, those whose end is known with it."""
-    return tuple(
-        {**attempt, "ended": ends[number].get("ended"), "clean": not ends[number].get("failure")}
-        if number in ends
-        else attempt
-        for number, attempt in enumerate(attempts)
-    )
+    """Returns the attempts, those whose end is known with it; the newest without one did not end cleanly."""
+    found: list[Mapping[str, Any]] = []
+    for number, attempt in enumerate(attempts):
+        if number in ends:
+            end = ends[number]
+            found.append({**attempt, "ended": end.get("ended"), "clean": not end.get("failure")})
+        else:
+            # the manifest says of an attempt how it ended only when the next one begins
+            found.append({**attempt, "ended": None, "clean": False} if number == newest else attempt)
+    return tuple(found)
 
 
 def _incomplete(missing: Mapping[str, int]) -> list[str]:

@@ -40,17 +40,17 @@ def attempts_fault(info: RunInfo) -> str | None:
     for number, attempt in enumerate(info.attempts):
         first: Any = attempt.get("first_arrival")
         if type(first) is not int or not 0 <= first < 2 * _MOST:
-            return f"attempt {number + 1}: first_arrival is {first!r:.40}"
+            return f"attempt {number}: first_arrival is {first!r:.40}"
         missing = [name for name in _MEMBERS if name not in attempt]
         if missing:
-            return f"attempt {number + 1} lacks {', '.join(missing)}"
+            return f"attempt {number} lacks {', '.join(missing)}"
         try:
             text = json.dumps({**attempt, "run_id": info.run_id})
             fault = run_fault(parse_run(text, info.format_version))
         except JSON_ERRORS as error:
-            return f"attempt {number + 1}: {error}"
+            return f"attempt {number}: {error}"
         if fault is not None:
-            return f"attempt {number + 1}: {fault}"
+            return f"attempt {number}: {fault}"
     return None
 
 

@@ -82,16 +82,20 @@ class _Sealing:
 
     def _check_journals(self, source: TraceSource) -> bool:
         """Checks the records of the segments; returns whether they cannot be taken as they are."""
-        checks = [
-            check for piece in _pieces(source) if isinstance(piece, JournalSource) for check in self._checked(piece)
-        ]
+        checks: list[StreamCheck] = []
+        # Parts and segments alternate where sealing some of them failed: each comes after those before it alone.
+        before = Before()
+        for piece in _pieces(source):
+            if isinstance(piece, JournalSource):
+                checks += self._checked(piece, self._findings, before)
+            else:
+                _go_past(piece, before.last)
         return any(check.bad or not check.rising for check in checks)
 
-    def _checked(self, piece: JournalSource, findings: Findings | None = None) -> list[StreamCheck]:
+    def _checked(self, piece: JournalSource, findings: Findings, before: Before) -> list[StreamCheck]:
         name = self._order.source.name
         streams = [OpenedStream(stream, name, all_readable, stored=False) for stream in piece.streams]
-        before = Before(dict(self._sound.last))
-        return check_streams(streams, name, findings or self._findings, piece.info, before)
+        return check_streams(streams, name, findings, piece.info, before)
 
     def _write(self, source: TraceSource, info: RunInfo) -> None:
         if self._order.suffix == ".h5":
@@ -107,12 +111,14 @@ class _Sealing:
         """Writes a recording whose journal has records that are no values, twice, or not in the order of arrival."""
         sound = self._sound
         pieces: list[TraceSource] = []
+        before = Before()
         for piece in _pieces(source):
             if not isinstance(piece, JournalSource):
+                _go_past(piece, before.last)
                 pieces.append(piece)
                 continue
             found = salvaged(
-                self._checked(piece, Findings()),
+                self._checked(piece, Findings(), before),
                 keep_suspect=False,
                 tick=self._findings.tick,
                 seen=sound.seen,
@@ -139,6 +145,14 @@ class _Sealing:
             part.rename(layout.part_path(path, number, part.suffix))
         layout.write_manifest(path, info, dataclasses.replace(layout.read_journal(path), first_segment=0))
         path.rename(self._order.target)
+
+
+def _go_past(part: TraceSource, last: dict[int, int]) -> None:
+    """Takes the arrival number of each site's last record in a part, by the site's id."""
+    for stream in part.streams:
+        if stream.records:
+            arrival = int(stream.index(stream.records - 1, stream.records)["arrival"][0])
+            last[stream.site.id] = max(arrival, last.get(stream.site.id, -1))
 
 
 def _pieces(source: TraceSource) -> list[TraceSource]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Availability", "Progress"]
 
 Availability = Literal["present", "never", "not yet"]
-"""Whether something was recorded; of what was not, whether it still may be."""
+"""Whether something is there; of what is not, whether it still may come. What was retired never does."""
 
 _ROWS = 1 << 16
 

@@ -100,19 +100,37 @@ _OF_RECORDS = ("device", "call", "attempt", "time", "process")
 
 
 def _no_step(views: Sequence[StreamView], wanted: Any, tap: str) -> str:
-    """Returns what to say of a step that a tap with steps has not: never, or not yet."""
+    """Returns what to say of a step that a tap with steps has not: never, not yet, or no longer."""
     going_on = [view.progress for view in views if view.progress is not None]
     low, high = _range(views, "step")
     so_far = " so far" if going_on else ""
     there = _exist(views, "step") if low is None else f"its steps{so_far} are {low}..{high}"
     if any(progress.may_bring(wanted) for progress in going_on):
         return f"step={_text(wanted)} of tap {tap!r} is not yet recorded: {there}"
-    if has([StreamView.of(view.source, raw=True) for view in views], "step", wanted):
+    everything = [StreamView.of(view.source, raw=True) for view in views]
+    if has(everything, "step", wanted):
         return (
             f"step={_text(wanted)} of tap {tap!r} is recorded, but no record of it counts and is selected here: {there}"
             "; .raw has what does not count"
         )
+    owners = {id(view.owner): view.owner for view in views if view.owner is not None}
+    retired = sum(owner.info.retired.get(tap, 0) for owner in owners.values())
+    if retired and _reaches_below(wanted, _range(everything, "step")[0]):
+        return (
+            f"step={_text(wanted)} of tap {tap!r} is no longer there: the oldest records were retired, {retired:,} of "
+            f"this tap; {there}"
+        )
     return f"step={_text(wanted)} of tap {tap!r} was never recorded: {there}"
+
+
+def _reaches_below(wanted: Any, low: Any) -> bool:
+    """Returns whether a step that is wanted, or one of several, is less than the smallest there is."""
+    if low is None:
+        return True
+    if isinstance(wanted, slice):
+        return wanted.start is None or bool(wanted.start < low)
+    steps = wanted if isinstance(wanted, Iterable) and not isinstance(wanted, (str, bytes)) else [wanted]
+    return any(np.isscalar(step) and not isinstance(step, (str, bytes)) and bool(step < low) for step in steps)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ def attempts_of(info: RunInfo | None, file: str, findings: Findings) -> list[int
     if wrong is not None:
         return []
     firsts: list[int] = [attempt["first_arrival"] for attempt in info.attempts]
-    for number, (one, other) in enumerate(itertools.pairwise(firsts), start=2):
+    for number, (one, other) in enumerate(itertools.pairwise(firsts), start=1):
         if other < one:
             message = f"attempt {number} begins at arrival number {other}, the one before it at {one}"
             findings.add("attempts-ordered", file, message)

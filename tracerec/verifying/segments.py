@@ -83,7 +83,7 @@ class SegmentOrder:
             return False
         if isinstance(found, SegmentHead):
             if self._ended is not None and found.attempt <= self._ended:
-                message = f"it is of attempt {found.attempt + 1}, which an earlier segment ends"
+                message = f"it is of attempt {found.attempt}, which an earlier segment ends"
                 self._findings.add("frame-order", name, message, offset=0)
             return True
         if self._version >= HEADED_VERSION:
