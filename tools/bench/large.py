@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -134,17 +134,31 @@ def _measured(command: list[str], folder: Path) -> dict[str, float]:
     Raises:
         RuntimeError: it failed.
     """
-    start = time.perf_counter()
     with (folder / "errors").open("wb") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, cwd=Path.cwd())
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    seconds = time.perf_counter() - start
-    if process.returncode not in (0, _LOSS):
-        message = f"{command} ended with {process.returncode}: {(folder / 'errors').read_text()[-2000:]}"
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _LAUNCHER, *command],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=Path.cwd(),
+            check=True,
+        )
+    status, seconds, cpu, peak = json.loads(done.stdout)
+    if status not in (0, _LOSS):
+        message = f"{command} ended with {status}: {(folder / 'errors').read_text()[-2000:]}"
         raise RuntimeError(message)
-    return {"seconds": seconds, "cpu": usage.ru_utime + usage.ru_stime, "peak": usage.ru_maxrss * 1024 / 1e6}
+    return {"seconds": seconds, "cpu": cpu, "peak": peak * 1024 / 1e6}
 
+
+# A process's peak begins with what the one had that it was forked from: a small one stands between.
+_LAUNCHER = """
+import json, os, subprocess, sys, time
+start = time.perf_counter()
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+process.returncode = os.waitstatus_to_exitcode(status)
+cpu = usage.ru_utime + usage.ru_stime
+print(json.dumps([process.returncode, time.perf_counter() - start, cpu, usage.ru_maxrss]))
+"""
 
 _LOSS = 3
 
