@@ -148,6 +148,9 @@ class Gate:
     def _wants(self, group: Group) -> bool:
         """Returns whether the recording wants records that were traced so."""
         choice, tap = group.choice, group.site.name
+        if choice is None and not self.policy.taps:
+            # as most are: no recording had a say when the tap was traced, and this one leaves no tap out
+            return True
         wanted = self.policy.plan(tap, Plan() if choice is None else choice.asked)
         if wanted is None:
             return False

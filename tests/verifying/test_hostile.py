@@ -138,7 +138,6 @@ def test_a_number_of_records_beyond_all_bounds(tmp_path, records):
     path = with_rows(tmp_path, lambda rows: rows[-1].update(records=records))
     tracemalloc.start()
     try:
-        began = time.monotonic()
         result = verify(path)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -146,4 +145,3 @@ def test_a_number_of_records_beyond_all_bounds(tmp_path, records):
     assert not result.ok
     assert "index-count" in {fault.invariant for fault in result.faults}
     assert peak < 64 << 20
-    assert time.monotonic() - began < 30
