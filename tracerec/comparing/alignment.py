@@ -102,7 +102,9 @@ class Series:
         self.view = np.repeat(np.array(views, np.int32), lengths)
         self.number = np.concatenate([np.arange(n) for n in lengths])
         self.rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        self.keys = np.concatenate([_keys_of(index.views[v], index.rows(v), group) for v in views])
+        self.keys = np.concatenate(
+            [_keys_of(index.views[v], rows, group) for v, rows in zip(views, parts, strict=True)]
+        )
 
     def __len__(self) -> int:
         return len(self.number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -63,6 +64,8 @@ EQUAL, SAME, WITHIN, NOISE, BEYOND, DTYPE, SHAPE, LANES, UNKNOWN, BITS = range(l
 
 DIFFERENT = (BEYOND, DTYPE, SHAPE, LANES, BITS)
 """The kinds that make two runs different."""
+
+_IS_DIFFERENT = np.isin(np.arange(len(KINDS)), DIFFERENT)
 
 PAIR = np.dtype(
     [
@@ -250,6 +253,21 @@ class Comparer:
             return measured[0]
         return np.concatenate(measured) if measured else np.empty(0, MEASURES)
 
+    def compare_together(self, some: Sequence[tuple[Cell, np.ndarray]]) -> list[np.ndarray]:
+        """Does what `compare` does of each of some cells, which `tracerec.comparing.together` found to be alike."""
+        sides = [(cell.a.read(pairs["number_a"])[0], cell.b.read(pairs["number_b"])[0]) for cell, pairs in some]
+        a, b = (np.concatenate(side) for side in zip(*sides, strict=True))
+        tolerance = some[0][0].tolerance
+        rows = measure(a, b, tolerance)
+        kind = _kinds(rows, tolerance)
+        found: list[np.ndarray] = []
+        start = 0
+        for _, pairs in some:
+            stop = start + len(pairs)
+            found.append(_settled(pairs, rows[start:stop], kind[start:stop]))
+            start = stop
+        return found
+
     def _block(
         self, cell: Cell, pairs: np.ndarray, noise: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None
     ) -> np.ndarray:
@@ -265,10 +283,7 @@ class Comparer:
             kind[kind != EQUAL] = UNKNOWN
         if noise is not None and (kind == BEYOND).any():
             self._excuse(pairs, rows, kind, noise)
-        pairs["kind"] = kind
-        kept = np.flatnonzero(kind != EQUAL)
-        pairs["measured"][kept] = np.arange(len(kept))
-        return rows if len(kept) == len(rows) else rows[kept]
+        return _settled(pairs, rows, kind)
 
     def _measured(self, cell: Cell, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the measures and kinds of pairs whose elements are compared."""
@@ -333,6 +348,14 @@ class Comparer:
         kind[beyond[there & finite & small]] = NOISE
 
 
+def _settled(pairs: np.ndarray, rows: np.ndarray, kind: np.ndarray) -> np.ndarray:
+    """Sets the kinds of pairs; returns the measures of those that are not equal."""
+    pairs["kind"] = kind
+    kept = np.flatnonzero(kind != EQUAL)
+    pairs["measured"][kept] = np.arange(len(kept))
+    return rows if len(kept) == len(rows) else rows[kept]
+
+
 def _count(cell: Cell, pairs: np.ndarray, rows: np.ndarray) -> None:
     counts = cell.counts
     cell.first_place = int(pairs["place"].min()) if len(pairs) else 0
@@ -343,17 +366,20 @@ def _count(cell: Cell, pairs: np.ndarray, rows: np.ndarray) -> None:
         counts.worst_pair = int(ranked.argmax())
         counts.worst_error = float(errors[counts.worst_pair])
     for name in ("max_abs", "max_rel", "max_ulp", "need_rtol", "need_atol"):
-        values = rows[name][~np.isnan(rows[name])]
-        if len(values):
-            counts.worst[name] = max(float(values.max()), counts.worst.get(name, 0.0))
+        most = float(np.fmax.reduce(rows[name], initial=np.nan))
+        if not math.isnan(most):
+            counts.worst[name] = max(most, counts.worst.get(name, 0.0))
     if not len(pairs) or pairs["kind"].max() == EQUAL:
         return
-    different = np.isin(pairs["kind"], DIFFERENT)
+    different = _IS_DIFFERENT[pairs["kind"]]
     counts.first_different = _earliest(pairs, different, counts.first_different)
     changed = different | (pairs["kind"] == WITHIN)
     counts.first_changed = _earliest(pairs, changed, counts.first_changed)
-    for process in set(pairs["process"][different].tolist()):
-        found = _earliest(pairs, different & (pairs["process"] == process), counts.by_process.get(process))
+    processes = pairs["process"][different]
+    alone = bool((processes[1:] == processes[:-1]).all())
+    for process in (processes[:1] if alone else np.unique(processes)).tolist():
+        mine = different if alone else different & (pairs["process"] == process)
+        found = _earliest(pairs, mine, counts.by_process.get(process))
         if found is not None:
             counts.by_process[process] = found
 
@@ -371,7 +397,8 @@ def errors_of(pairs: np.ndarray, rows: np.ndarray) -> np.ndarray:
     keys = np.isnan(rows["max_abs"])
     error[keys] = rows["differing"][keys] / np.maximum(rows["size"][keys], 1)
     out[there] = error[found]
-    out[~there & np.isin(pairs["kind"], (DTYPE, SHAPE))] = np.nan
+    if not there.all():
+        out[~there & np.isin(pairs["kind"], (DTYPE, SHAPE))] = np.nan
     return out
 
 

@@ -34,7 +34,7 @@ def streams_of(trace: Trace) -> Sequence[StreamView]:
 
 
 class TraceIndex:
-    """The index rows of some views, read once.
+    """The index rows of some views, and their places in order, for which all rows are read and kept in a file.
 
     Args:
         views: the views.
@@ -49,39 +49,63 @@ class TraceIndex:
         counts = [view.records for view in views]
         self.processes = np.array([view.process for view in views], np.int32)
         self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
-        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - it goes with this object
-        weakref.finalize(self, self._file.close)
-        for view in views:
-            for start, stop in view.blocks(INDEX_DTYPE.itemsize):
-                self._file.write(view.index(start, stop).tobytes())
+        self._file: tempfile.SpooledTemporaryFile[bytes] | None = None
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     def rows(self, view: int) -> np.ndarray:
         """Returns the index rows of a view."""
-        return self.read(int(self._starts[view]), int(self._starts[view + 1]))
+        start, stop = int(self._starts[view]), int(self._starts[view + 1])
+        if self._file is None:
+            # Of a run whose order nobody asks for each row is read once, beside the leaves of its stream.
+            return self.views[view].index(0, stop - start)
+        rows = np.empty(stop - start, INDEX_DTYPE)
+        self.read([(start, stop)], rows)
+        return rows
 
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Returns index rows by number, counted over all views."""
-        self._file.seek(start * INDEX_DTYPE.itemsize)
-        return np.frombuffer(self._file.read((stop - start) * INDEX_DTYPE.itemsize), INDEX_DTYPE)
+    def read(self, ranges: Sequence[tuple[int, int]], out: np.ndarray) -> None:
+        """Fills ``out`` with ranges of index rows by number, counted over all views."""
+        file, data, done = self._all, out.view(np.uint8).data, 0
+        for start, stop in ranges:
+            file.seek(start * INDEX_DTYPE.itemsize)
+            end = done + (stop - start) * INDEX_DTYPE.itemsize
+            file.readinto(data[done:end])
+            done = end
 
     def places(self, view: int) -> np.ndarray:
         """Returns the place of each record of a view in execution order: ``(records,)`` of int64."""
         return self._places[self._starts[view] : self._starts[view + 1]]
 
+    @property
+    def _all(self) -> tempfile.SpooledTemporaryFile[bytes]:
+        """All rows, one view after the other."""
+        if self._file is None:
+            file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - it goes with this object
+            weakref.finalize(self, file.close)
+            for view, count in zip(self.views, np.diff(self._starts).tolist(), strict=True):
+                for start in range(0, count, _AHEAD):
+                    rows = np.ascontiguousarray(view.index(start, min(start + _AHEAD, count)))
+                    file.write(rows.view(np.uint8).data)
+            self._file = file
+        return self._file
+
     @cached_property
     def _places(self) -> np.ndarray:
         """Found from one stream a process, its records as they arrived: merging thousands takes twice as long."""
-        numbers: dict[int, list[np.ndarray]] = {}
-        for i, process in enumerate(self.processes.tolist()):
-            numbers.setdefault(process, []).append(np.arange(self._starts[i], self._starts[i + 1]))
         arrival = np.empty(len(self), INDEX_DTYPE["arrival"])
+        rows = np.empty(min(_AHEAD, len(self)), INDEX_DTYPE)
         for start in range(0, len(self), _AHEAD):
             stop = min(start + _AHEAD, len(self))
-            arrival[start:stop] = self.read(start, stop)["arrival"]
-        processes = [_Arrived(self, np.concatenate(each), arrival, process) for process, each in numbers.items()]
+            self.read([(start, stop)], rows[: stop - start])
+            arrival[start:stop] = rows["arrival"][: stop - start]
+        del rows
+        of = np.repeat(self.processes, np.diff(self._starts))
+        # In the order of their first streams.
+        known = dict.fromkeys(self.processes.tolist())
+        numbers = {process: None if len(known) == 1 else np.flatnonzero(of == process) for process in known}
+        processes = [_Arrived(self, each, arrival, process) for process, each in numbers.items()]
+        del of, numbers, arrival
         places = np.empty(len(self), np.int64)
         done = 0
         for batch in in_order(cast("list[StreamView]", processes)):
@@ -97,7 +121,7 @@ class _Arrived:
 
     Args:
         rows: the rows of the trace.
-        numbers: which of them are the process's.
+        numbers: which of them are the process's; None: all.
         arrival: the arrival of every row of the trace.
         process: the process's number.
 
@@ -109,8 +133,11 @@ class _Arrived:
 
     ranks: np.ndarray | None = None
 
-    def __init__(self, rows: TraceIndex, numbers: np.ndarray, arrival: np.ndarray, process: int) -> None:
-        self.numbers = numbers[np.argsort(arrival[numbers], kind="stable")]
+    def __init__(self, rows: TraceIndex, numbers: np.ndarray | None, arrival: np.ndarray, process: int) -> None:
+        if numbers is None:
+            self.numbers = np.argsort(arrival, kind="stable")
+        else:
+            self.numbers = numbers[np.argsort(arrival[numbers], kind="stable")]
         self.process = process
         self._all = rows
         self._start, self._rows = 0, np.empty(0, INDEX_DTYPE)
@@ -125,13 +152,15 @@ class _Arrived:
         return self._rows[start - self._start : stop - self._start]
 
     def _read(self, numbers: np.ndarray) -> np.ndarray:
+        if not len(numbers):
+            return np.empty(0, INDEX_DTYPE)
         # A stream's rows mostly lie in the file as they arrived, so that there are a few runs of them to read.
         order = np.argsort(numbers, kind="stable")
         ascending = numbers[order]
-        ends = np.append(np.flatnonzero(np.diff(ascending) != 1) + 1, len(ascending))
-        out = np.empty(len(numbers), INDEX_DTYPE)
-        start = 0
-        for stop in ends.tolist() if len(numbers) else ():
-            out[order[start:stop]] = self._all.read(int(ascending[start]), int(ascending[stop - 1]) + 1)
-            start = stop
-        return out
+        breaks = np.flatnonzero(np.diff(ascending) != 1) + 1
+        lows, highs = ascending[np.append(0, breaks)], ascending[np.append(breaks - 1, len(ascending) - 1)] + 1
+        found = np.empty(len(numbers), INDEX_DTYPE)
+        self._all.read(list(zip(lows.tolist(), highs.tolist(), strict=True)), found)
+        back = np.empty(len(order), np.intp)
+        back[order] = np.arange(len(order))
+        return np.take(found, back)

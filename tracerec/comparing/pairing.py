@@ -194,7 +194,8 @@ class Pairing:
         for views, mine in _by_streams(a.view[numbers_a], b.view[numbers_b]):
             one = [run.index.views[number] for run, number in zip(self._runs, views, strict=False)]
             for pair in self._sides(group, one[0], one[1], len(mine)):
-                yield self._cell(group, one[0].site, pair), pairs[mine], keys[mine]
+                # Of rows as wide as these an index takes three times as long.
+                yield self._cell(group, one[0].site, pair), np.take(pairs, mine), np.take(keys, mine, axis=0)
 
     def _sides(self, group: Group, a: Any, b: Any, count: int) -> Iterator[Pair]:
         """Yields the leaves and float kwargs that two streams have in common; lists the others."""

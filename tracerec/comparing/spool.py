@@ -43,21 +43,26 @@ class Spool:
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - it goes with this object
         self._end = 0
+        # Where the file stands; -1: not at an end. A seek there, too, would write what is buffered.
+        self._at = 0
         weakref.finalize(self, self._file.close)
 
     def put(self, array: np.ndarray) -> Handle:
         """Keeps an array."""
         array = np.ascontiguousarray(array)
-        self._file.seek(self._end)
-        self._file.write(array.tobytes())
+        if self._at != self._end:
+            self._file.seek(self._end)
+        self._file.write(array.reshape(-1).view(np.uint8).data)
         handle = Handle(self._end, array.shape, array.dtype)
         self._end += array.nbytes
+        self._at = self._end
         return handle
 
     def get(self, handle: Handle) -> np.ndarray:
         """Returns an array that was kept."""
         nbytes = math.prod(handle.shape) * handle.dtype.itemsize
         self._file.seek(handle.offset)
+        self._at = -1
         return np.frombuffer(self._file.read(nbytes), handle.dtype).reshape(handle.shape)
 
     def change(self, handle: Handle, field: str, values: np.ndarray) -> None:
@@ -65,4 +70,5 @@ class Spool:
         array = self.get(handle).copy()
         array[field] = values
         self._file.seek(handle.offset)
+        self._at = -1
         self._file.write(array.tobytes())

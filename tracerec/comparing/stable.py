@@ -50,8 +50,9 @@ class StableSource:
             raise ComparisonError(message)
         self.path = trace.path
         index = TraceIndex(views)
-        rows = np.concatenate([index.rows(n) for n in range(len(views))]) if views else np.empty(0, INDEX_DTYPE)
+        # Places first: their rows are kept, and need not be read again.
         places = np.concatenate([index.places(n) for n in range(len(views))]) if views else np.empty(0, np.int64)
+        rows = np.concatenate([index.rows(n) for n in range(len(views))]) if views else np.empty(0, INDEX_DTYPE)
         stable = _stable(rows, places)
         ends = np.cumsum([view.records for view in views])
         parts = np.split(stable, ends[:-1]) if views else []

@@ -16,13 +16,14 @@ from tracerec.comparing.noise import Noise
 from tracerec.comparing.pairing import Options, Pairing, Run
 from tracerec.comparing.renaming import Renaming, patterns
 from tracerec.comparing.spool import Spool
+from tracerec.comparing.together import batches
 from tracerec.comparing.tolerances import Tolerances
 from tracerec.errors import ComparisonError
 from tracerec.protocol import dtypes
 from tracerec.trace import Trace, open_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from tracerec.comparing.renaming import Rename
     from tracerec.comparing.tolerances import Given
@@ -136,7 +137,7 @@ class _Walk:
 
     def run(self, missing: Missing, *, first: bool) -> Comparison:
         work = self._pairing.cells()
-        cells = self._first(list(work)) if first else [self._whole(*each) for each in work]
+        cells = self._first(list(work)) if first else self._all(work)
         unmatched = [*self._pairing.unmatched, *lists.unreadable(cells)]
         a, b = self._a.trace, self._b.trace
         notes = tuple(f"{trace.path}: {note}" for trace in (a, b) for note in trace.info.notes)
@@ -148,6 +149,18 @@ class _Walk:
             self._options.tolerances,
             stopped=first and any(cell.counts.first_different for cell in cells),
         )
+
+    def _all(self, work: Iterable[tuple[Cell, np.ndarray, np.ndarray]]) -> list[Cell]:
+        if self._noise is not None or self._options.cast is not False:
+            return [self._whole(*each) for each in work]
+        out: list[Cell] = []
+        for some in batches(work):
+            if len(some) == 1:
+                out.append(self._whole(*some[0]))
+                continue
+            found = self._comparer.compare_together([(cell, pairs) for cell, pairs, _ in some])
+            out += [self._kept(*each, rows) for each, rows in zip(some, found, strict=True)]
+        return out
 
     def _whole(self, cell: Cell, pairs: np.ndarray, keys: np.ndarray) -> Cell:
         rows = self._comparer.compare(cell, pairs, self._noise_of(cell))

@@ -125,7 +125,9 @@ def _by_arrival(views: Sequence[StreamView], processes: int) -> Iterator[Batch]:
         parts = [part for cursor in cursors if (part := cursor.take(cutoff)) is not None]
         batch = Batch.join(parts)
         if len(batch):
-            yield batch.take(np.argsort(batch.rows["arrival"], kind="stable"))
+            arrival = batch.rows["arrival"]
+            ascending = bool((arrival[1:] >= arrival[:-1]).all())
+            yield batch if ascending else batch.take(np.argsort(arrival, kind="stable"))
 
 
 def _by_program(views: Sequence[StreamView], processes: int) -> Iterator[Batch]:
@@ -139,20 +141,20 @@ def _by_program(views: Sequence[StreamView], processes: int) -> Iterator[Batch]:
             yield ready
             waiting, count = [rest], len(rest)
     if count:
-        yield _arranged(Batch.join(waiting))
+        last = Batch.join(waiting)
+        yield _arranged(last, _first_arrivals(last.rows))
 
 
 def _split(batch: Batch) -> tuple[Batch, Batch]:
     """Returns the calls that have begun `_WINDOW` rows or more before the end, arranged, and the rest."""
     first = _first_arrivals(batch.rows)
     begun = first <= batch.rows["arrival"][len(batch) - _WINDOW]
-    return _arranged(batch.take(np.flatnonzero(begun))), batch.take(np.flatnonzero(~begun))
+    return _arranged(batch.take(np.flatnonzero(begun)), first[begun]), batch.take(np.flatnonzero(~begun))
 
 
-def _arranged(batch: Batch) -> Batch:
-    """Returns a batch, given in arrival order, in program order."""
+def _arranged(batch: Batch, first: np.ndarray) -> Batch:
+    """Returns a batch, given in arrival order with `_first_arrivals`, in program order."""
     rows = batch.rows
-    first = _first_arrivals(rows)
     rank = _ranks(rows, first)
     return batch.take(np.lexsort((rows["device"], rank, first)))
 
@@ -162,9 +164,16 @@ def _first_arrivals(rows: np.ndarray) -> np.ndarray:
     arrival = rows["arrival"]
     compiled = rows["program"] != 0
     first = arrival.copy()
-    if compiled.any():
-        _, where, call = np.unique(rows["call"][compiled], return_index=True, return_inverse=True)
-        first[compiled] = arrival[compiled][where][call]
+    if not compiled.any():
+        return first
+    calls = rows["call"][compiled]
+    if (calls[1:] >= calls[:-1]).all():
+        # One call after the other, as mostly.
+        where, stops = _groups(calls)
+        call = np.repeat(np.arange(len(where)), stops - where)
+    else:
+        _, where, call = np.unique(calls, return_index=True, return_inverse=True)
+    first[compiled] = arrival[compiled][where][call]
     return first
 
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from h5py import h5p
 
+    _Filter = tuple[int, int, tuple[int, ...], bytes]
+    """Number, flags, client data and name."""
+
 __all__ = ["COMPRESSIONS", "MAX_RATIO", "Codec", "codec_of", "decompress", "filters_of"]
 
 BLOSC = 32001
@@ -81,13 +84,15 @@ def decompress(pipeline: tuple[int, ...], chunk: np.ndarray, out: np.ndarray, it
         out[:] = raw.reshape(itemsize, -1).T.reshape(-1) if shuffled else raw
 
 
-def codec_of(properties: h5p.PropDCID, itemsize: int) -> tuple[int, ...]:
-    """Returns the filters of a dataset by their numbers, in order.
+def codec_of(
+    properties: h5p.PropDCID, itemsize: int
+) -> tuple[tuple[int, ...], tuple[tuple[int, tuple[int, ...]], ...]]:
+    """Returns the filters of a dataset by their numbers, in order, and as `filters_of` does.
 
     Raises:
         ValueError: the filters are none that tracerec writes.
     """
-    filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
+    filters = _filters(properties)
     pipeline = tuple(code for code, *_ in filters)
     if pipeline not in {(), (BLOSC,), (h5z.FILTER_DEFLATE,), (h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE)}:
         message = f"unknown filters {pipeline}"
@@ -96,12 +101,19 @@ def codec_of(properties: h5p.PropDCID, itemsize: int) -> tuple[int, ...]:
         if code == h5z.FILTER_SHUFFLE and tuple(values) != (itemsize,):
             message = f"shuffle filter for elements of {values} bytes, not {itemsize}"
             raise ValueError(message)
-    return pipeline
+    return pipeline, _compared(filters)
 
 
 def filters_of(properties: h5p.PropDCID) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """Returns the filters of a dataset: the number and the client data of each. Equal ones make chunks alike."""
-    filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
+    return _compared(_filters(properties))
+
+
+def _filters(properties: h5p.PropDCID) -> list[_Filter]:
+    return [properties.get_filter(number) for number in range(properties.get_nfilters())]
+
+
+def _compared(filters: list[_Filter]) -> tuple[tuple[int, tuple[int, ...]], ...]:
     # HDF5 adds the element's size to the shuffle filter when it makes the dataset.
     return tuple(
         (int(code), () if code == h5z.FILTER_SHUFFLE else tuple(map(int, values))) for code, _, values, _ in filters

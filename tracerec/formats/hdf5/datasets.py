@@ -17,7 +17,7 @@ from h5py import h5d, h5g, h5l
 
 from tracerec.errors import TraceFormatError
 from tracerec.formats.hdf5 import layout
-from tracerec.formats.hdf5.codecs import MAX_RATIO, codec_of, decompress, filters_of
+from tracerec.formats.hdf5.codecs import MAX_RATIO, codec_of, decompress
 from tracerec.formats.hdf5.types import file_type
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class Dataset:
             message = "is not chunked"
             raise ValueError(message)
         chunk = tuple(map(int, properties.get_chunk()))
-        self._pipeline = codec_of(properties, table.numpy.itemsize)
+        self._pipeline, filters = codec_of(properties, table.numpy.itemsize)
         self._chunk_nbytes = math.prod(chunk) * table.numpy.itemsize
         if nbytes > self._place.size * (MAX_RATIO if self._pipeline else 1) or self._chunk_nbytes > READABLE_CHUNK:
             message = f"declares {nbytes} bytes in chunks of {self._chunk_nbytes}, in a file of {self._place.size}"
@@ -247,7 +247,7 @@ class Dataset:
         if self._lead >= chunk[0]:
             message = f"has {self._lead} rows before the first record's, in chunks of {chunk[0]}"
             raise ValueError(message)
-        self.grid = Grid(chunk, filters_of(properties), self._lead)
+        self.grid = Grid(chunk, filters, self._lead)
         # Row-major: how many chunks lie between neighbours along each axis.
         grid = [-(-n // c) for n, c in zip(self._shape, chunk, strict=True)]
         self._strides = [math.prod(grid[axis + 1 :]) for axis in range(len(grid))]

@@ -210,7 +210,7 @@ class Hdf5Stream:
 
     @property
     def _tables(self) -> list[layout.Table]:
-        return list(layout.tables(self.site))
+        return self._contents.tables(self.site)
 
     def _read(self, name: str, start: int, stop: int) -> np.ndarray:
         return self._with(name, lambda dataset: dataset.read(start, stop))
@@ -267,6 +267,7 @@ class _Contents:
         self._expected: dict[str, int] = {}
         self._lines: list[bytes] | None = None
         self._checksums: np.ndarray | None = None
+        self._tables: tuple[Site, list[layout.Table]] | None = None
 
     @property
     def checked(self) -> bool:
@@ -318,17 +319,27 @@ class _Contents:
 
     def checksums(self) -> np.ndarray:
         """Returns the checksums of all chunks of streams; none in a file of an older version."""
+        if self._checksums is None:
+            self._checksums = self._read_checksums() if self.checked else np.empty(0, np.uint32)
+        return self._checksums
+
+    def _read_checksums(self) -> np.ndarray:
+        place = self.place.child(layout.CHECKSUMS)
         with self.file.root() as root:
-            if self._checksums is None and self.checked:
-                place = self.place.child(layout.CHECKSUMS)
-                dataset = Dataset(root, layout.checksum_table(), None, place)
-                if dataset.grid is not None and dataset.grid.filters:
-                    reason = "is compressed"
-                    raise place.error(reason)
-                values = dataset.read(0, dataset.records)
-                self._checked(layout.CHECKSUMS, values.tobytes(), place)
-                self._checksums = values
-        return np.empty(0, np.uint32) if self._checksums is None else self._checksums
+            dataset = Dataset(root, layout.checksum_table(), None, place)
+            if dataset.grid is not None and dataset.grid.filters:
+                reason = "is compressed"
+                raise place.error(reason)
+            values = dataset.read(0, dataset.records)
+        self._checked(layout.CHECKSUMS, values.tobytes(), place)
+        return values
+
+    def tables(self, site: Site) -> list[layout.Table]:
+        """Returns the datasets of a stream, which mostly are opened one after the other."""
+        known = self._tables
+        if known is None or known[0] is not site:
+            known = self._tables = (site, list(layout.tables(site)))
+        return known[1]
 
     def _text(self, name: str) -> list[bytes]:
         place = self.place.child(name)
