@@ -326,3 +326,22 @@ def test_an_older_segment_cut_off_between_two_frames_is_noticed(tmp_path: Path) 
             assert (damage.file, damage.offset, damage.nbytes) == ("segment-000001.frames", end, len(whole) - end)
             assert not damage.torn
             assert str(damage) in source.info.notes
+
+
+def test_the_last_segment_of_an_earlier_attempt_cut_off_between_two_frames_is_noticed(tmp_path: Path) -> None:
+    """The first segment of the next attempt says how long it was, as far as it was still there."""
+    made = tmp_path / "made"
+    made.mkdir()
+    for attempt in (0, 1):
+        writer = JournalWriter(made, head=SegmentHead(RUN_ID, attempt), first=attempt)
+        writer.append(A, arrays_of(A, [2 * attempt]))
+        writer.append(A, arrays_of(A, [2 * attempt + 1]))
+        writer.flush()
+        writer.close()
+    segments = {layout.segment_number(path): path.read_bytes() for path in layout.segments(made)}
+    assert read(make_folder(tmp_path / "whole", segments))[0] == [*range(4)]
+    whole = segments[0]
+    for number, head in enumerate([*frames.heads(whole)][:-1]):
+        with JournalSource(make_folder(tmp_path / f"{number}", {**segments, 0: whole[: head.end]})) as source:
+            (damage,) = [d for d in source.damage if d.reason == "it was cut off"]
+            assert (damage.file, damage.nbytes) == ("segment-000000.frames", len(whole) - head.end)

@@ -49,7 +49,7 @@ class SegmentHead:
         segment: its number.
         run_id: the run that it belongs to.
         attempt: which process's turn at the recording wrote it, from 0.
-        before: the length of the segment before it, of the same turn; None where there is none, or it is not said.
+        before: the length of the segment before it; None where there is none, or it is not said.
     """
 
     segment: int

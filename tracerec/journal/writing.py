@@ -117,7 +117,7 @@ class JournalWriter:
         self._pending: list[Any] = []
         self._pending_records: Counter[str] = Counter()
         self._pending_step: int | None = None
-        self._before: int | None = None
+        self._before = _size_of(segment_path(folder, first - 1)) if first else None
         self._begin(first)
 
     @property
@@ -263,6 +263,14 @@ class JournalWriter:
         if self._durable:
             _sync_folder(self._folder)
         self._add_head()
+
+
+def _size_of(path: Path) -> int | None:
+    """Returns the length of the segment that an earlier turn ended with; None where it was sealed or dropped."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def _calls(pending: list[Any]) -> Iterator[list[Any]]:
