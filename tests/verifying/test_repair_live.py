@@ -153,6 +153,25 @@ def test_a_head_that_is_damaged(tmp_path):
     assert len(truth) - len(assert_sound(done, truth)) < 10
 
 
+@pytest.mark.parametrize("bad", [False, True])
+def test_an_older_segment_that_was_cut_off_between_two_frames(tmp_path, bad):
+    """It is told once, and only what was cut off, also where a frame before it is damaged."""
+    path, truth = intact("killed", tmp_path), made("killed").truth
+    segment = layout.segments(path)[0]
+    whole = segment.read_bytes()
+    heads = list(frames.heads(whole))
+    data = bytearray(whole[: heads[-3].start])
+    if bad:
+        data[heads[4].start] ^= 1
+    segment.write_bytes(data)
+    done = repair(path)
+    cut = [loss for loss in done.losses if "it was cut off" in loss]
+    assert len(cut) == 1
+    assert f"{len(whole) - len(data)} bytes from byte {len(data)} on" in cut[0]
+    assert len(done.losses) == 1 + bad
+    assert 0 < len(truth) - len(assert_sound(done, truth)) < 30
+
+
 def test_segments_missing_doubled_and_misnamed(tmp_path):
     """A missing one is lost, a copy is left out, one with another's name is read as what it says it is."""
     path, truth = intact("killed", tmp_path), made("killed").truth

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 
     from tracerec.journal.contents import SegmentHead
 
-__all__ = ["PlacedSegment", "Places", "place"]
+__all__ = ["CUT_OFF", "PlacedSegment", "Places", "place"]
 
 # Room for the first frame; a head is the 128 bytes of a header and about 80 of JSON.
 _HEAD_BYTES = 4096
+
+CUT_OFF = "it was cut off"
+"""Why bytes are missing of a segment that is shorter than the next one says."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -218,7 +221,7 @@ def _shortened(segments: Iterable[PlacedSegment], placed: Mapping[int, PlacedSeg
             continue
         missing = (following.head.before or 0) - segment.nbytes
         if missing > 0:
-            yield Damage(segment.path.name, segment.nbytes, missing, "it was cut off")
+            yield Damage(segment.path.name, segment.nbytes, missing, CUT_OFF)
 
 
 def _name(number: int) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tracerec.errors import SealingError, TraceError
 from tracerec.formats.contract import RunInfo
 from tracerec.journal import layout
+from tracerec.journal.placing import CUT_OFF
 from tracerec.journal.reading import JournalSource
 from tracerec.salvaging.rows import SalvagedSource, repaired_info, salvaged
 from tracerec.salvaging.segments import copy_intact, defined_sites, first_arrival, head_of
@@ -243,11 +244,14 @@ class SoundFolder:
             report_damage(source.damage, self._findings)
             self.notes += [str(damage) for damage in source.damage if damage.torn]
             damaged = {damage.file for damage in source.damage if damage.nbytes and not damage.torn}
+            shortened = [damage for damage in source.damage if damage.reason == CUT_OFF]
         self._clean(damaged)
         with contextlib.closing(JournalSource(self.path, skip=frozenset(parts))) as source:
             # What is left are whole frames that fit nowhere, and whole files; of parts it was said already.
             known = {layout.segment_path(self.path, number).name for number in self._left_out}
-            self.losses += [str(damage) for damage in source.damage if is_loss(damage) and damage.file not in known]
+            # Copies without what is damaged are shorter than the next segment says: that is no further loss.
+            left = [*shortened, *(damage for damage in source.damage if damage.reason != CUT_OFF)]
+            self.losses += [str(damage) for damage in left if is_loss(damage) and damage.file not in known]
 
     def _clean(self, damaged: set[str]) -> None:
         """Replaces segments by copies without what is damaged."""
