@@ -226,7 +226,7 @@ class JournalWriter:
 
     def _add(self, buffers: list[Any]) -> None:
         self._pending.extend(buffers)
-        self._pending_bytes += sum(map(_nbytes, buffers))
+        self._pending_bytes += sum(map(len, buffers))  # bytes, and arrays of bytes
 
     def _add_head(self) -> None:
         if self._head is not None:
@@ -303,10 +303,6 @@ def _forget_threads() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_threads)
-
-
-def _nbytes(buffer: Any) -> int:
-    return memoryview(buffer).nbytes
 
 
 def _last_step(rows: np.ndarray) -> int | None:

@@ -6,8 +6,8 @@ Sub-byte types take one byte an element, as numpy and XLA's host buffers hold th
 
 from __future__ import annotations
 
+import functools
 import sys
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ _FROM_ML_DTYPES = frozenset(
 )
 
 
-@cache
+@functools.cache
 def from_name(name: str) -> np.dtype[Any]:
     """Returns the little-endian numpy dtype of a logical name.
 
@@ -96,6 +96,8 @@ def from_code(code: int) -> np.dtype[Any]:
     return from_name(NAMES[code])
 
 
+# The name of a dtype is made anew each time, in some 5 us.
+@functools.lru_cache(maxsize=256)
 def code_of(dtype: np.dtype[Any]) -> int:
     """Returns the type code of a numpy dtype; raises ValueError for one that no frame can carry.
 

@@ -75,6 +75,7 @@ _MAX_IDS = 1 << 64
 # numpy allows no array, not even an empty one, whose axes other than those of size 0 make this many bytes.
 _MAX_ARRAY_BYTES = 1 << 63
 _CACHED_METADATA_BYTES = 256
+_CACHED_ARRAYS = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,12 +151,8 @@ def body(consumer_id: int, arrays: Sequence[np.ndarray]) -> list[Any]:
         message = f"consumer id {consumer_id} has more than 64 bits"
         raise ValueError(message)
     arrays = [_normal(a) for a in arrays]
-    metadata: bytes = msgpack.packb([(dtypes.code_of(a.dtype), a.shape) for a in arrays])  # pyright: ignore[reportAssignmentType]
-    if len(metadata) > MAX_METADATA_BYTES:
-        message = f"{len(arrays)} arrays need {len(metadata)} bytes of metadata, a frame has {MAX_METADATA_BYTES}"
-        raise ValueError(message)
-    fixed = struct.pack("<IIII", MAGIC, consumer_id >> 32, consumer_id & 0xFFFFFFFF, len(metadata))
-    head = (fixed + metadata).ljust(_head_bytes(len(metadata)), b"\0")
+    make = _cached_head if len(arrays) <= _CACHED_ARRAYS else _head
+    head = make(consumer_id, tuple([(a.dtype, a.shape) for a in arrays]))
     return [head, *(_as_bytes(array) for array in arrays if array.nbytes)]
 
 
@@ -317,6 +314,18 @@ def _spec(pair: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
         case _:
             message = f"one is {reprlib.repr(pair)}"
     raise ValueError(message)
+
+
+def _head(consumer_id: int, specs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]) -> bytes:
+    metadata: bytes = msgpack.packb([(dtypes.code_of(dtype), shape) for dtype, shape in specs])  # pyright: ignore[reportAssignmentType]
+    if len(metadata) > MAX_METADATA_BYTES:
+        message = f"{len(specs)} arrays need {len(metadata)} bytes of metadata, a frame has {MAX_METADATA_BYTES}"
+        raise ValueError(message)
+    fixed = struct.pack("<IIII", MAGIC, consumer_id >> 32, consumer_id & 0xFFFFFFFF, len(metadata))
+    return (fixed + metadata).ljust(_head_bytes(len(metadata)), b"\0")
+
+
+_cached_head = functools.lru_cache(maxsize=2048)(_head)
 
 
 def _are_dims(dims: Any) -> bool:
